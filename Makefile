@@ -1,0 +1,51 @@
+# `make demo` trains a model, `make test` runs every check, `make bench` the benchmarks; each sets itself up.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test bench lint types unit clean
+
+# A stamp for each set of extras, newer than what describes them.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+# torch first, in a release with a build for machines without a GPU in its default index, where there is one.
+$(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet 'torch==2.13.0'
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/digits.py
+
+test: lint types unit
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+# The engine and the stages are measured; TensorFlow, which takes seconds to import, runs in one process.
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m "not tensorflow and not quiet" --cov --cov-report=
+	$(BIN)/coverage report --include='asyncfeed/stages/*,asyncfeed/engine/*' --fail-under=95
+	$(BIN)/python -m pytest -m quiet
+	$(BIN)/python -m pytest -m tensorflow
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,88 @@
+"""An asyncio-native prefetching input pipeline for training.
+
+Describe a `Pipeline` with a source (`files`, `items`, `arrays`, `table`) and its methods, then iterate it, open
+it, or hand it to a framework. Frameworks are imported only when their bridge is called.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from asyncfeed.combine import concat, zip  # noqa: A004 - af.zip is Python's zip for pipelines
+from asyncfeed.errors import (
+    AsyncfeedError,
+    ClosedError,
+    Corrupt,
+    Failure,
+    PipelineError,
+    StateError,
+    StoreError,
+    Unavailable,
+)
+from asyncfeed.formats.base import Decoder
+from asyncfeed.pipeline import Pipeline
+from asyncfeed.sources import arrays, files, items, table
+from asyncfeed.storage.base import File
+
+if TYPE_CHECKING:
+    from asyncfeed.feed import Feed
+    from asyncfeed.formats.lines import lines
+    from asyncfeed.formats.npy import npy
+    from asyncfeed.formats.npz import npz
+    from asyncfeed.formats.raw import raw
+    from asyncfeed.formats.text import json, text
+    from asyncfeed.stats import FeedStats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncfeedError",
+    "ClosedError",
+    "Corrupt",
+    "Decoder",
+    "Failure",
+    "Feed",
+    "FeedStats",
+    "File",
+    "Pipeline",
+    "PipelineError",
+    "StateError",
+    "StoreError",
+    "Unavailable",
+    "arrays",
+    "concat",
+    "files",
+    "items",
+    "json",
+    "lines",
+    "npy",
+    "npz",
+    "raw",
+    "table",
+    "text",
+    "zip",
+]
+
+# What a description can do without is imported when it is first used: asyncio and the engine, the decoders.
+_LATER = {
+    "Feed": "asyncfeed.feed",
+    "FeedStats": "asyncfeed.stats",
+    "json": "asyncfeed.formats.text",
+    "lines": "asyncfeed.formats.lines",
+    "npy": "asyncfeed.formats.npy",
+    "npz": "asyncfeed.formats.npz",
+    "raw": "asyncfeed.formats.raw",
+    "text": "asyncfeed.formats.text",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'asyncfeed' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

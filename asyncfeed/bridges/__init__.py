@@ -1,0 +1,1 @@
+"""Bridges to what trains; each imports its framework only when it is called."""

@@ -1,0 +1,269 @@
+"""Where TensorFlow and Python meet: what TensorFlow calls, and what fills its queues."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import threading
+from contextlib import suppress
+from functools import cache, lru_cache, partial
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any
+
+from asyncfeed.bridges.tf_layout import Layout
+from asyncfeed.engine.pump import Pump
+from asyncfeed.engine.run import EXIT
+from asyncfeed.errors import ClosedError, Failure, PipelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from asyncfeed.bridges.offer import Offer
+    from asyncfeed.feed import Feed
+
+CAPACITY = 1
+"""Batches in a queue: reading ahead is the pipeline's, bounded by its budget, and tf.data adds some."""
+LET_GO = "TensorFlow let go of the iterator"
+KINDS = (ValueError, TypeError, MemoryError, NotImplementedError)
+"""What TensorFlow has an error of its own for."""
+
+
+class Crossing:
+    """One iteration: a feed, the queue that it is pumped into, and how it ended."""
+
+    def __init__(
+        self,
+        tf: Any,
+        run: tuple[Feed[Any], Iterator[Any]],
+        layout: Layout,
+        queue: Any,
+        name: str,
+        free: Callable[[], None],
+    ) -> None:
+        self._tf = tf
+        self._layout = layout
+        self._queue = queue
+        self._free = free
+        self._lock = threading.Lock()
+        self._let_go = self._ended = self._finished = False
+        self._error: BaseException | None = None
+        self._feed, items = run
+        Pump(name, items, self._put, self._done)
+
+    def _put(self, item: Any) -> None:
+        """Put an item into the queue; waits, in C++, while it is full."""
+        tf = self._tf
+        with tf.device("CPU:0"):
+            tensors = self._layout.tensors(item)
+            try:
+                tf.raw_ops.QueueEnqueueV2(handle=self._queue, components=tensors)
+            except tf.errors.CancelledError:
+                self._let_go = True
+                raise
+
+    def _done(self, error: BaseException | None) -> None:
+        """Close the queue behind what is in it; what is raised then waits for `finish`."""
+        if isinstance(error, ClosedError) and EXIT in str(error):
+            return  # a thread that still waits for data must not take this for the end of it
+        self._feed.stop(LET_GO)
+        if not self._let_go:
+            self._error = error
+        with suppress(self._tf.errors.CancelledError):  # the other side has closed it before
+            self._tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=False)
+        self._end(ended=True)
+
+    def finish(self) -> Exception | None:
+        """Stop the feed; return what to raise, where the run failed and the consumer has got all before that.
+
+        TensorFlow calls again after an error, at the latest when it drops the iterator.
+        """
+        self._feed.stop(LET_GO)
+        error, self._error = self._error, None
+        if error is not None and int(self._tf.raw_ops.QueueSizeV2(handle=self._queue)) == 0:
+            return as_text(error, self._feed.failure)
+        self._end(finished=True)
+        return None
+
+    def _end(self, *, ended: bool = False, finished: bool = False) -> None:
+        """Give the queue back when neither side uses it any more."""
+        with self._lock:
+            self._ended |= ended
+            self._finished |= finished
+            over = self._ended and self._finished
+        if over:
+            self._tf.raw_ops.DestroyResourceOp(resource=self._queue)
+            self._free()
+
+
+def as_text(error: BaseException, failure: Failure | None) -> Exception:
+    """Return an exception that tells what `error` was and where, and holds nothing.
+
+    TensorFlow makes a text of what Python raises, and keeps the exception with its frames for ever. By its
+    type it tells an invalid argument from other errors.
+    """
+    if failure is not None and failure.error is error:
+        error = error.with_traceback(failure.traceback)
+    kind = next((each for each in KINDS if isinstance(error, each)), RuntimeError)
+    return kind(f"{type(error).__name__}: {error}\n\n{''.join(format_exception(error))}")
+
+
+class Bridge:
+    """What TensorFlow calls; one in a process.
+
+    TensorFlow keeps each Python function that it may call for ever. It gets these two, which find the dataset
+    and the run by their numbers, so nothing of the user's is kept longer than its dataset.
+    """
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self._tf = tf
+        self._numbers = itertools.count()
+        self._names: list[int] = []
+        self._lock = threading.Lock()
+        self._offers: dict[int, Offer] = {}
+        self._crossings: dict[int, Crossing] = {}
+        with tf.device("CPU:0"):
+            # Holds one element as long as Python may be called: TensorFlow drops iterators at exit too.
+            self._alive = self._new_queue("alive", [tf.int64])
+            tf.raw_ops.QueueEnqueueV2(handle=self._alive, components=[tf.constant(1, tf.int64)])
+        resource, number = tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)
+        trace = tf.function(self._trace_start, autograph=False, input_signature=[number])
+        self._start = trace.get_concrete_function()
+        trace = tf.function(self._trace_finish, autograph=False, input_signature=[resource, number, resource])
+        self._finish = trace.get_concrete_function()
+        # Shared by the datasets of one signature: each function traced costs 10 ms.
+        self._next = lru_cache(maxsize=64)(self._trace_next)
+        atexit.register(self._at_exit)
+
+    # -- datasets
+
+    def forget(self, token: int) -> None:
+        """Let go of a dataset that cannot be iterated any more."""
+        self._offers.pop(token).withdraw()
+
+    def queued(self, offer: Offer, layout: Layout) -> tuple[int, Any]:
+        """Return a dataset over queues, and its number."""
+        tf, token = self._tf, next(self._numbers)
+        variant = tf.raw_ops.GeneratorDataset(
+            init_func_other_args=[tf.constant(token, tf.int64)],
+            next_func_other_args=[],
+            finalize_func_other_args=[self._alive],
+            init_func=self._start,
+            next_func=self._next(tuple(layout.specs)),
+            finalize_func=self._finish,
+            output_types=[spec.dtype for spec in layout.specs],
+            output_shapes=[spec.shape for spec in layout.specs],
+        )
+        dataset = tf.data.experimental.from_variant(variant, layout.signature)
+        self._offers[token] = offer
+        return token, dataset
+
+    def generated(self, offer: Offer, layout: Layout) -> tuple[int, Any]:
+        """Return a dataset over `from_generator`, and its number."""
+        if None in layout.leaves:
+            raise PipelineError("to_tf: from_generator takes no None in an item; leave it out with .map()")
+        token = next(self._numbers)
+        dataset = self._tf.data.Dataset.from_generator(
+            self._generate, args=(token,), output_signature=layout.signature
+        )
+        self._offers[token] = offer
+        return token, dataset
+
+    # -- what TensorFlow calls
+
+    def _trace_start(self, token: Any) -> Any:
+        tf = self._tf
+        return tf.py_function(self._open, [token], [tf.resource, tf.int64])
+
+    def _trace_next(self, specs: tuple[Any, ...]) -> Any:
+        tf = self._tf
+
+        def dequeue(queue: Any, run: Any) -> list[Any]:  # noqa: ARG001 - TensorFlow passes what start returned
+            dtypes = [spec.dtype for spec in specs]
+            tensors = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=dtypes)
+            for tensor, spec in zip(tensors, specs, strict=True):
+                tensor.set_shape(spec.shape)
+            return list(tensors)
+
+        signature = [tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)]
+        return tf.function(dequeue, autograph=False, input_signature=signature).get_concrete_function()
+
+    def _trace_finish(self, queue: Any, run: Any, alive: Any) -> Any:
+        tf = self._tf
+
+        def close() -> Any:
+            closed = tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
+            with tf.control_dependencies([closed]):
+                return tf.numpy_function(self._close, [run], tf.int64)
+
+        return tf.cond(tf.raw_ops.QueueSizeV2(handle=alive) > 0, close, lambda: tf.constant(0, tf.int64))
+
+    def _open(self, token: Any) -> tuple[Any, int]:
+        tf, number = self._tf, next(self._numbers)
+        offer, error = self._offer(int(token)), None
+        layout = Layout(offer.signature)
+        try:
+            run = offer.open()
+        except Exception as raised:  # noqa: BLE001 - it is handed on below
+            error = as_text(raised, None)
+        if error is not None:
+            del offer  # the frame is kept with the exception
+            raise error
+        with self._lock:
+            name = self._names.pop() if self._names else number
+        with tf.device("CPU:0"):
+            queue = self._new_queue(str(name), [spec.dtype for spec in layout.specs])
+        thread = f"asyncfeed-tf-{number}-pump"
+        free = partial(self._names.append, name)
+        self._crossings[number] = Crossing(tf, run, layout, queue, thread, free)
+        return queue, number
+
+    def _close(self, run: Any) -> int:
+        error = self._crossings[int(run)].finish()
+        if error is not None:
+            raise error
+        del self._crossings[int(run)]
+        return 0
+
+    def _generate(self, token: Any) -> Iterator[Any]:
+        offer = self._offer(int(token))
+        layout = Layout(offer.signature)
+        feed, items = offer.open()
+        error: Exception | None = None
+        try:
+            for item in items:
+                yield layout.arranged(item)
+                del item
+        except Exception as raised:  # noqa: BLE001 - it is handed on below
+            error = as_text(raised, feed.failure)
+        finally:
+            feed.stop(LET_GO)
+        if error is not None:
+            del offer, layout, feed, items  # the frame is kept with the exception
+            raise error
+
+    def _offer(self, token: int) -> Offer:
+        if token not in self._offers:
+            raise PipelineError("to_tf: the dataset was dropped; keep a reference to it while it is iterated")
+        return self._offers[token]
+
+    def _new_queue(self, name: str, dtypes: list[Any]) -> Any:
+        # TensorFlow keeps 33 KB for each name that a queue ever had, so names are used again.
+        return self._tf.raw_ops.FIFOQueueV2(
+            component_types=dtypes,
+            shapes=[],
+            capacity=CAPACITY,
+            container="",
+            shared_name=f"asyncfeed-{id(self):x}-{name}",
+        )
+
+    def _at_exit(self) -> None:
+        """Let no iterator that is dropped from here on call Python, or wake a thread that would."""
+        self._tf.raw_ops.QueueDequeueV2(handle=self._alive, component_types=[self._tf.int64])
+
+
+@cache
+def bridge() -> Bridge:
+    """Return the one of this process."""
+    return Bridge()

@@ -1,0 +1,78 @@
+"""`to_tf`: a pipeline as a `tf.data.Dataset`.
+
+The dataset is a `tf.raw_ops.GeneratorDataset` of three functions. The first asks Python for a run and gets a
+queue of TensorFlow's own, which a thread fills (`Pump`); the second takes from the queue in C++, without
+Python; the third closes the queue and tells Python that the iterator is done, so that the run stops:
+
+    iterator made     -> start(dataset)  opens a feed, returns its queue
+    next              -> dequeue         closed and empty is the end
+    ended, or dropped -> finish(run)     stops the feed; raises what it failed with, once all was delivered
+
+A queue carries no errors. The last call carries them: TensorFlow hands on what it raises in place of the end.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Literal
+
+from asyncfeed.bridges.offer import Offer
+from asyncfeed.bridges.shapes import rule_of
+from asyncfeed.bridges.tf_crossing import bridge
+from asyncfeed.bridges.tf_layout import Layout, infer
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.repeat import Repeat
+from asyncfeed.stages.take import Take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncfeed.feed import Feed
+    from asyncfeed.pipeline import Pipeline
+
+Via = Literal["queue", "from_generator"]
+
+
+def to_dataset(
+    pipeline: Pipeline[Any],
+    *,
+    output_signature: Any = None,
+    via: Via = "queue",
+    on_open: Callable[[Feed[Any]], None] | None = None,
+    memory_limit: int | None = None,
+) -> Any:
+    """Return a pipeline as a `tf.data.Dataset`; see `Pipeline.to_tf`."""
+    import tensorflow as tf
+
+    if via not in ("queue", "from_generator"):
+        raise PipelineError(f"to_tf: via must be 'queue' or 'from_generator', not {via!r}")
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            raise PipelineError(
+                "to_tf: needs eager execution: call it outside of any tf.Graph, "
+                "and without disable_eager_execution()"
+            )
+        offer = Offer(pipeline, on_open, memory_limit)
+        try:
+            if output_signature is None:
+                output_signature = infer(offer.peek(), rule_of(pipeline))
+            layout = Layout(output_signature)
+            offer.signature = layout.signature
+            made = bridge().queued if via == "queue" else bridge().generated
+            token, dataset = made(offer, layout)
+        except BaseException:
+            offer.withdraw()
+            raise
+        # Keeping the parts of a dataset alive is how tf.data itself holds on to Python.
+        weakref.finalize(dataset, bridge().forget, token)
+        size = tf.data.INFINITE_CARDINALITY if _endless(pipeline) else pipeline.size()
+        return dataset if size is None else dataset.apply(tf.data.experimental.assert_cardinality(size))
+
+
+def _endless(pipeline: Pipeline[Any]) -> bool:
+    for stage in reversed(pipeline.stages):
+        if isinstance(stage, Take):
+            return False
+        if isinstance(stage, Repeat) and stage.count is None:
+            return True
+    return False

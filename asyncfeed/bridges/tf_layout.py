@@ -1,0 +1,260 @@
+"""What TensorFlow must know of a batch: its structure, dtypes and shapes; and its leaves as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from asyncfeed.bridges.shapes import Rule, open_shape
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.aligned import ALIGNMENT
+from asyncfeed.trees import Spec, Tree, flatten, leaf_name, unflatten
+
+SCALARS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
+"""Python's numbers have the dtypes that they have in a batch."""
+TEXT = (str, bytes)
+
+
+def infer(item: Tree, rule: Rule) -> Any:
+    """Return the signature of a pipeline with this first item: a tree of `tf.TensorSpec`."""
+    import tensorflow as tf
+
+    leaves, spec = flatten(item)
+    specs = []
+    for number, leaf in enumerate(leaves):
+        if leaf is None:
+            specs.append(tf.type_spec_from_value(None))
+            continue
+        shape = () if isinstance(leaf, TEXT) else open_shape(rule, np.shape(leaf))
+        specs.append(tf.TensorSpec(shape, _dtype_of(leaf, leaf_name(spec, number))))
+    return to_tf_structure(unflatten(spec, specs))
+
+
+def to_tf_structure(tree: Any) -> Any:
+    """Return a tree with tuples for lists, which tf.data takes for one tensor, and dicts for all mappings.
+
+    Raises PipelineError for a container that tf.data does not know.
+    """
+    if isinstance(tree, Mapping):
+        return {key: to_tf_structure(value) for key, value in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*map(to_tf_structure, tree))
+    if isinstance(tree, (tuple, list)):
+        return tuple(map(to_tf_structure, tree))
+    if hasattr(type(tree), "__dataclass_fields__"):
+        raise PipelineError(
+            f"to_tf: tf.data knows no dataclasses; make the {type(tree).__name__} a dict: "
+            ".map(dataclasses.asdict), or a tuple, as the last stage"
+        )
+    return tree
+
+
+class Layout:
+    """The signature of a dataset, and how to bring items into it.
+
+    `tensors` is for the thread that fills the queue, `arranged` for `from_generator`; both check each item,
+    and raise ValueError naming the leaf where it does not fit.
+    """
+
+    def __init__(self, signature: Any) -> None:
+        import tensorflow as tf
+
+        self._tf = tf
+        self.signature = to_tf_structure(signature)
+        none = type(tf.type_spec_from_value(None))
+        self.leaves: list[_Leaf | None] = []
+        for place, each in enumerate(tf.nest.flatten(self.signature)):
+            if isinstance(each, none):
+                self.leaves.append(None)
+            elif isinstance(each, tf.TensorSpec):
+                text = each.dtype == tf.string
+                dtype = np.dtype(object) if text else np.dtype(each.dtype.as_numpy_dtype)
+                shape = None if each.shape.rank is None else tuple(each.shape.as_list())
+                self.leaves.append(_Leaf(place, each, dtype, shape))
+            else:
+                raise PipelineError(f"to_tf: output_signature takes tf.TensorSpec, not {each!r}")
+        self.specs = [leaf.spec for leaf in self.leaves if leaf is not None]
+        if not self.specs:
+            raise PipelineError(f"to_tf: there is no array, number or text in {self.signature!r}")
+        self._known: Spec | None = None
+        self._order: list[int] = []
+
+    def tensors(self, item: Tree) -> list[Any]:
+        """Return the leaves of an item as tensors on the host, in TensorFlow's order."""
+        tensors = []
+        for leaf, value, name in self._pairs(item):
+            if leaf is not None:
+                leaf.check(value, name)
+                tensors.append(_tensor(self._tf, leaf.spec.dtype, value, name))
+        return tensors
+
+    def arranged(self, item: Tree) -> Any:
+        """Return an item in the structure of the signature."""
+        values = []
+        for leaf, value, name in self._pairs(item):
+            if leaf is not None:
+                leaf.check(value, name)
+            values.append(value)
+        return self._tf.nest.pack_sequence_as(self.signature, values)
+
+    def _pairs(self, item: Tree) -> list[tuple[_Leaf | None, Any, str]]:
+        values, spec = flatten(item)
+        if spec != self._known:
+            self._learn(item, spec)
+        pairs = []
+        for leaf, number in zip(self.leaves, self._order, strict=True):
+            value = values[number]
+            if (leaf is None) is not (value is None):
+                name = leaf_name(spec, number)
+                raise ValueError(f"to_tf: {_called(name)} is {_shown(value)}, not {leaf.text if leaf else None}")
+            pairs.append((leaf, value, "" if leaf is None else leaf.name))
+        return pairs
+
+    def _learn(self, item: Tree, spec: Spec) -> None:
+        """Find out which leaf of ours is which of TensorFlow's: both sort the keys of dicts, but not all."""
+        numbers = to_tf_structure(unflatten(spec, range(spec.num_leaves)))
+        try:
+            self._tf.nest.assert_same_structure(numbers, self.signature)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"to_tf: an item is {_outline(item)}, but the signature is {self.signature!r}: "
+                "give all items one structure with .map(), or say another output_signature"
+            ) from None
+        self._order = self._tf.nest.flatten(numbers)
+        for leaf, number in zip(self.leaves, self._order, strict=True):
+            if leaf is not None:
+                leaf.name = leaf_name(spec, number)
+        self._known = spec
+
+
+@dataclass(slots=True)
+class _Leaf:
+    """What one tensor must be."""
+
+    place: int
+    spec: Any
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...] | None
+    name: str = ""
+    fitting: set[tuple[Any, tuple[int, ...]]] = field(default_factory=set)
+    """Dtypes and shapes that were looked at and fit."""
+
+    @property
+    def text(self) -> str:
+        shape = "any shape" if self.shape is None else f"shape {self.shape}"
+        return f"{self.spec.dtype.name} of {shape}"
+
+    def check(self, value: Any, name: str) -> None:
+        """Raise where a value does not fit."""
+        if type(value) is np.ndarray:
+            key = (value.dtype, value.shape)
+            if key in self.fitting:
+                return
+            if self._fits(value.dtype, value.shape):
+                if len(self.fitting) < 64:  # ragged data has ever new shapes
+                    self.fitting.add(key)
+                return
+        elif isinstance(value, TEXT):
+            if self._fits(np.dtype(object), ()):
+                return
+        elif type(value) in SCALARS:
+            if self._fits(None, ()):  # TensorFlow converts a number, or says that it does not fit
+                return
+        elif self._fits(getattr(value, "dtype", np.dtype(object)), np.shape(value)):
+            return
+        raise ValueError(
+            f"to_tf: {_called(name)} is {_shown(value)}, but the signature says {self.text}; "
+            "convert it with .map(), pad it, or give to_tf an output_signature with None for axes that vary"
+        )
+
+    def _fits(self, dtype: Any, shape: tuple[int, ...]) -> bool:
+        if dtype is not None:
+            dtype = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+            if self.dtype.kind == "O":
+                if dtype.kind not in "OUS":
+                    return False
+            elif dtype.newbyteorder("=") != self.dtype:
+                return False
+        if self.shape is None:
+            return True
+        return len(shape) == len(self.shape) and all(
+            size is None or size == given for size, given in zip(self.shape, shape, strict=True)
+        )
+
+
+def _tensor(tf: Any, dtype: Any, value: Any, name: str) -> Any:
+    """Return a value as a tensor: in place where its memory is aligned for TensorFlow, or else as a copy."""
+    if type(value) is np.ndarray:
+        if shareable(value):
+            return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
+        if not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+    elif tf.is_tensor(value):
+        return value
+    try:
+        return tf.constant(value, dtype)
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+        raise ValueError(
+            f"to_tf: {_called(name)} is {_shown(value)}, which is no {dtype.name} ({error})"
+        ) from None
+
+
+def shareable(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether TensorFlow may use the memory of an array as it is.
+
+    dlpack would take one that is not aligned, and the first operation on it would end the process.
+    """
+    return (
+        array.dtype.kind in "iufc"
+        and array.dtype.isnative
+        and array.dtype.isbuiltin == 1
+        and array.nbytes > 0
+        and array.flags.c_contiguous
+        and array.flags.writeable
+        and array.__array_interface__["data"][0] % ALIGNMENT == 0
+    )
+
+
+def _dtype_of(leaf: Any, name: str) -> Any:
+    import tensorflow as tf
+
+    if isinstance(leaf, TEXT):
+        return tf.string
+    dtype = SCALARS.get(type(leaf), getattr(leaf, "dtype", None))
+    if isinstance(dtype, np.dtype) and dtype.kind in "OUS":
+        kinds = set(map(type, np.ravel(leaf).tolist()))
+        if kinds <= set(TEXT):
+            return tf.string
+        dtype = None
+    try:
+        return tf.as_dtype(dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype)
+    except TypeError:
+        raise PipelineError(
+            f"to_tf: {_called(name)} is {_shown(leaf)}, which TensorFlow has no tensor for; "
+            "leave it out or convert it with .map() as the last stage"
+        ) from None
+
+
+def _called(name: str) -> str:
+    return f"leaf {name}" if name else "an item"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} of shape {value.shape}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _outline(item: Tree) -> str:
+    """Return the structure of an item as text, a star for each leaf."""
+    leaves, spec = flatten(item)
+    return repr(unflatten(spec, [_Star()] * len(leaves)))
+
+
+class _Star:
+    def __repr__(self) -> str:
+        return "*"

@@ -1,0 +1,108 @@
+"""The byte budget of a run: what everything in flight may hold together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class _Waiter(NamedTuple):
+    depth: int
+    nbytes: int
+    spare: int
+    next_in_line: Callable[[], bool]
+    admitted: asyncio.Future[None]
+
+
+class Budget:
+    """Bytes in flight, bounded.
+
+    `admit` waits until there is room. It never waits for the item that the consumer needs next: a step whose
+    item has nothing before it on the way to the consumer (`next_in_line`) is let in whatever the budget says,
+    or bytes spent on later items would lock out the one that frees them. `charge` never waits: it corrects
+    an estimate, or releases.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.peak = 0
+        self.freed: Callable[[], int] = lambda: 0
+        """Returns, once, what consumers have freed since it was last asked; set by the run."""
+        self._waiters: list[_Waiter] = []
+        self._needs: dict[int, int | None] = {}
+        self._others: dict[int, int] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step waits for room."""
+        return bool(self._waiters)
+
+    def charge(self, nbytes: int) -> None:
+        """Count bytes in (or, negative, out)."""
+        self.used += nbytes
+        if self.used > self.peak:
+            self.peak = self.used
+        if nbytes < 0 and self._waiters:
+            self.poke()
+
+    def need(self, depth: int, nbytes: int | None = None) -> None:
+        """Note that a step makes items, and what one weighs where that is known.
+
+        The other steps leave so much room, so that its next item can pass; for a step that has not made one
+        yet, as much as the heaviest that was seen elsewhere.
+        """
+        if depth not in self._needs or (nbytes is not None and nbytes > (self._needs[depth] or 0)):
+            self._needs[depth] = nbytes
+            heaviest = max(need or 0 for need in self._needs.values())
+            needs = {at: heaviest if need is None else need for at, need in self._needs.items()}
+            self._others = {at: sum(needs.values()) - need for at, need in needs.items()}
+
+    def _has_room(self, nbytes: int, depth: int) -> bool:
+        return self.used + nbytes + self._others.get(depth, 0) <= self.limit
+
+    def fits(self, nbytes: int, depth: int, spare: int = 0) -> bool:
+        """Charge `nbytes` and return True where that leaves `spare` bytes and nobody waits already."""
+        if self._waiters or not self._has_room(nbytes + spare, depth):
+            return False
+        self.charge(nbytes)
+        return True
+
+    async def admit(self, nbytes: int, depth: int, next_in_line: Callable[[], bool], spare: int = 0) -> None:
+        """Charge `nbytes`, waiting for room; `depth` is the step's place, the consumer being deepest."""
+        self.charge(-self.freed())
+        if self.fits(nbytes, depth, spare):
+            return
+        waiter = _Waiter(depth, nbytes, spare, next_in_line, asyncio.get_running_loop().create_future())
+        # Deepest first, because only what reaches the consumer frees anything; then as they came.
+        place = next((i for i, other in enumerate(self._waiters) if other.depth < depth), len(self._waiters))
+        self._waiters.insert(place, waiter)
+        self.poke()
+        try:
+            await waiter.admitted
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.admitted.cancelled():
+                self.charge(-nbytes)
+            raise
+
+    def poke(self) -> None:
+        """Let in whoever may go now; called when bytes were freed or a step ran dry."""
+        while (place := self._first_admissible()) is not None:
+            waiter = self._waiters.pop(place)
+            if not waiter.admitted.done():
+                self.charge(waiter.nbytes)
+                waiter.admitted.set_result(None)
+
+    def _first_admissible(self) -> int | None:
+        for place, waiter in enumerate(self._waiters):
+            # In this order: what the consumer took last may have been both what was in the way and the room.
+            is_next = waiter.next_in_line()
+            self.used -= self.freed()
+            # Room goes to the deepest alone: a shallower step that fits would starve one that needs more.
+            fits = place == 0 and self._has_room(waiter.nbytes + waiter.spare, waiter.depth)
+            if fits or is_next or waiter.admitted.done():
+                return place
+        return None

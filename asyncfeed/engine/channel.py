@@ -1,0 +1,89 @@
+"""The bounded channel between two steps: one producer, one consumer, spans of items."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from asyncfeed.stages.base import NO_MARK, Span
+
+SPAN = 128
+"""How many items a span holds at most, where a step is free to choose."""
+
+
+def join(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:
+    """Return two runs of ordinals as one; a `range` stays one where the second follows on the first."""
+    if isinstance(first, range) and isinstance(second, range) and first.stop == second.start:
+        return range(first.start, second.stop)
+    return [*first, *second]
+
+
+class Channel:
+    """A bounded queue of spans.
+
+    A consumer that waits gets what there is at once; for one that is behind, short spans grow together in
+    the queue. `put` waits while `room` items are queued, so at most one span more than that is held. A span
+    is taken in the step that returns it, so cancelling `get` loses nothing.
+    """
+
+    __slots__ = ("_count", "_getter", "_putter", "_spans", "room")
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._spans: deque[Span] = deque()
+        self._count = 0
+        self._getter: asyncio.Future[None] | None = None
+        self._putter: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        """Return how many spans wait."""
+        return len(self._spans)
+
+    async def put(self, span: Span) -> None:
+        """Queue a span, then wait until there is room for another."""
+        self.put_nowait(span)
+        while self._count >= self.room and not span.last:
+            self._putter = asyncio.get_running_loop().create_future()
+            try:
+                await self._putter
+            finally:
+                self._putter = None
+
+    def put_nowait(self, span: Span) -> None:
+        """Queue a span whatever the bound."""
+        spans = self._spans
+        if spans and (tail := spans[-1]).mark == NO_MARK and len(tail.items) + len(span.items) <= SPAN:
+            if span.items:
+                tail.ordinals = join(tail.ordinals, span.ordinals) if tail.items else span.ordinals
+                tail.items.extend(span.items)
+            tail.mark = span.mark
+            tail.failure = span.failure
+            tail.nbytes += span.nbytes
+        else:
+            spans.append(span)
+        self._count += len(span.items)
+        if (getter := self._getter) is not None and not getter.done():
+            getter.set_result(None)
+
+    async def get(self) -> Span:
+        """Take the next span, waiting for it where there is none."""
+        while not self._spans:
+            self._getter = asyncio.get_running_loop().create_future()
+            try:
+                await self._getter
+            finally:
+                self._getter = None
+        span = self._spans.popleft()
+        self._count -= len(span.items)
+        if (putter := self._putter) is not None and not putter.done() and self._count < self.room:
+            putter.set_result(None)
+        return span
+
+    def clear(self) -> int:
+        """Drop what is queued and return how many bytes it was charged with."""
+        nbytes = sum(span.nbytes for span in self._spans)
+        self._spans.clear()
+        self._count = 0
+        return nbytes

@@ -1,0 +1,44 @@
+"""`explain`: how a description runs, in words."""
+
+from __future__ import annotations
+
+from asyncfeed.engine.flat import AUTO
+from asyncfeed.engine.plan import Description, arrange, prefetched
+from asyncfeed.engine.work import ASYNC_CALLS, THREAD_CALLS
+from asyncfeed.stages.base import Algorithm, Work, fold
+
+
+def explain(description: Description, memory_limit: int) -> str:
+    """Return one line for each part of a run, in the order of the items."""
+    indexed, rest = fold(description.source, arrange(description.stages))
+    lines = []
+    if indexed is not None:
+        folded = len(description.stages) - len(rest)
+        names = [str(description.source), *map(str, description.stages[:folded])]
+        lines.append((".".join(names), f"{len(indexed):,} items by number" + _thread(indexed.on_thread)))
+    elif description.source.inputs:
+        lines.append((str(description.source), "the inputs run at the same time and share the memory limit"))
+    else:
+        lines.append((str(description.source), "drawn one after the other"))
+    for node in rest:
+        steps = [_step(each) for each in node.steps()]
+        how = "; ".join(steps) or ("marks of the source" if node.method == "repeat" else "a queue")
+        lines.append((str(node), how))
+    room, fixed = prefetched(description)
+    lines.append(("-> consumer", f"up to {room} ready" + ("" if fixed else ", fewer where they are large")))
+    width = max(len(name) for name, _ in lines)
+    text = "\n".join(f"{name:<{width}}  {how}" for name, how in lines)
+    return f"{text}\nmemory: at most {memory_limit:,} bytes in flight, for all of it together"
+
+
+def _thread(on_thread: bool) -> str:
+    return ", fetched on a thread" if on_thread else ""
+
+
+def _step(step: Algorithm | Work) -> str:
+    if isinstance(step, Algorithm):
+        return "regroups items on the loop"
+    auto = AUTO if step.shape == "flat" else ASYNC_CALLS if step.kind == "async" else THREAD_CALLS
+    count = auto if step.concurrency == "auto" else step.concurrency
+    where = "calls on the loop" if step.kind == "async" else "threads"
+    return f"up to {count} {where}, {'in order' if step.ordered else 'as they come'}"

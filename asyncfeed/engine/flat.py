@@ -1,0 +1,350 @@
+"""One item in, any number out: the step of `flat_map` and `unbatch`.
+
+Each item has a slot that its children gather in; the slots are sent in order. Only the first slot streams; the
+children of a later one wait in it, and when it holds enough its worker waits too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+from asyncfeed.engine.channel import SPAN, Channel
+from asyncfeed.engine.closing import IteratingAsync, complain
+from asyncfeed.engine.crew import Crew, Policy
+from asyncfeed.engine.hop import HOP_BYTES, HOP_SECONDS
+from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
+from asyncfeed.engine.step import Gate, Marks, Means, Step
+from asyncfeed.errors import Failure
+from asyncfeed.stages.base import NO_MARK, Span, Work
+from asyncfeed.trees import total_size
+
+AUTO = 4
+"""What concurrency="auto" amounts to: enough to open the next ones while the first streams."""
+SLOTS = 64
+"""How many items may be open or wait their turn."""
+
+
+class Slot:
+    """One item and its children; or, with no item, what comes after the items before it."""
+
+    __slots__ = ("charged", "children", "done", "failure", "gate", "item", "mark", "nbytes", "ordinal", "sent")
+
+    def __init__(self, item: Any, ordinal: Any, charged: int) -> None:
+        self.item = item
+        self.ordinal = ordinal
+        self.charged = charged
+        self.children: list[Any] = []
+        self.nbytes = 0
+        self.sent = 0
+        self.done = False
+        self.failure: Failure | None = None
+        self.mark = NO_MARK
+        self.gate = Gate()
+
+
+class FlatStep(Step):
+    """Runs one `Work` of shape "flat"."""
+
+    def __init__(
+        self, work: Work, name: str, means: Means, levels: int, inbox: Channel, origin: Origin, unit: int
+    ) -> None:
+        super().__init__(name, means, levels)
+        self._work = work
+        self._inbox = inbox
+        self._origin = origin
+        self._slots: deque[Slot] = deque()
+        self._untaken: deque[Slot] = deque()
+        self._most = max(2, SLOTS // unit)
+        self._limit = AUTO if work.concurrency == "auto" else work.concurrency
+        # One worker until an element has been weighed: many at once might be too many.
+        self._crew = Crew(1, means.loop, lambda: self.task(self._labour(), "worker"))
+        self._weight: int | None = None
+        self._policy = Policy(work, means)
+        self._progress = Gate()
+        self._room = Gate()
+        self._fed = Marks(levels)
+        self._passed = Marks(levels)
+        self._seen = 0
+
+    def start(self) -> None:
+        """Start the feeding and the sending task; workers start when there is work."""
+        self.means.budget.need(self.depth)
+        self.task(self._feed(), "feed")
+        self.task(self._send(), "send")
+
+    @property
+    def busy(self) -> bool:
+        """Whether an item has been taken in and not sent on."""
+        return self.sending or bool(self._slots)
+
+    def drop(self) -> int:
+        """Forget what is held."""
+        nbytes = sum(slot.charged + slot.nbytes for slot in self._slots) + self._inbox.clear()
+        self._slots.clear()
+        self._untaken.clear()
+        return nbytes
+
+    async def _feed(self) -> None:
+        last = False
+        while not last:
+            span = await self._inbox.get()
+            last = span.last
+            share = span.nbytes // max(1, len(span.items))
+            self.means.budget.charge(share * len(span.items) - span.nbytes)
+            unwanted = self.skips(self._fed)
+            for item, ordinal in zip(span.items, span.ordinals, strict=True):
+                if unwanted:
+                    self.means.budget.charge(-share)
+                    continue
+                while len(self._slots) >= self._most:
+                    await self._room.wait()
+                slot = Slot(item, ordinal, share)
+                self._slots.append(slot)
+                self._untaken.append(slot)
+                self._crew.hire()
+            if span.mark != NO_MARK or span.failure is not None:
+                end = Slot(None, None, 0)
+                end.mark, end.failure, end.done = span.mark, span.failure, True
+                if span.mark != NO_MARK:
+                    self._fed.note(span.mark)
+                self._slots.append(end)
+                if self._progress.waiting:
+                    self._progress.open()
+            elif unwanted and self.means.budget.waiting:
+                self.means.budget.poke()
+            del span
+
+    async def _labour(self) -> None:
+        task = asyncio.current_task()
+        crew = self._crew
+        crew.arrived()
+        while True:
+            if not self._untaken:
+                await crew.rest()
+                continue
+            slot = self._untaken.popleft()
+            if self._untaken and crew.short_handed:
+                crew.hire()
+            try:
+                await self._expand(slot)
+            except BaseException as error:
+                if from_outside(error, task):
+                    raise
+                if task is not None and task.cancelling():
+                    complain(self.means.loop, self.name, error)  # nobody waits for the item any more
+                    return
+                slot.failure = self._origin.failure(error, self.name, slot.ordinal, slot.item)
+            slot.item = None
+            slot.done = True
+            if self._weight is None:
+                self._weigh(0, 1)
+            self.means.budget.charge(-slot.charged)
+            slot.charged = 0
+            if self._progress.waiting:
+                self._progress.open()
+            del slot
+
+    async def _expand(self, slot: Slot) -> None:
+        work, item = self._work, slot.item
+        args = (item, ItemPlace(self._origin, slot.ordinal)) if work.placed else (item,)
+        if work.kind == "async" or (work.inline is not None and work.inline(item)):
+            made = work.fn(*args)
+        else:
+            made = await self.means.threads.run(self.name, work.fn, *args)
+        if isinstance(made, Awaitable):
+            made = await made
+            heed_cancel()
+        if isinstance(made, AsyncIterable):
+            async with IteratingAsync(made, self.name) as iterator:
+                await self._expand_on_loop(slot, iterator)
+        elif isinstance(made, (list, tuple)):
+            for start in range(0, len(made), SPAN):
+                await self._gather(slot, list(made[start : start + SPAN]), 0)
+        elif isinstance(made, Iterable):
+            await self._expand_on_thread(slot, made)
+        else:
+            message = f"{self.name} must return an iterable or an async iterable, not {type(made).__name__}"
+            raise TypeError(message)
+
+    async def _expand_on_loop(self, slot: Slot, iterator: AsyncIterator[Any]) -> None:
+        while True:
+            predicted = await self._admit(slot, 1)
+            try:
+                child = await anext(iterator)
+            except StopAsyncIteration:
+                self.means.budget.charge(-predicted)
+                return
+            heed_cancel()
+            await self._gather(slot, [child], predicted)
+            del child
+
+    async def _expand_on_thread(self, slot: Slot, made: Iterable[Any]) -> None:
+        drawing = Drawing(made, self.name, self.means.loop)
+        size = 1
+        try:
+            while not drawing.ended:
+                size = max(1, min(size, HOP_BYTES // max(1, self._weight or HOP_BYTES)))
+                predicted = await self._admit(slot, size)
+                children, seconds = await self.means.threads.run(self.name, drawing.draw, size)
+                worth = int(HOP_SECONDS * max(1, len(children)) / max(seconds, 1e-9))
+                size = max(1, min(worth, 2 * size, SPAN))
+                await self._gather(slot, children, predicted)
+                del children
+                if drawing.error is not None:
+                    raise drawing.error
+        finally:
+            drawing.stop(self.means.threads.submit)
+
+    async def _admit(self, slot: Slot, count: int) -> int:
+        """Wait until the budget has room for so many elements, as heavy as those before."""
+        budget, predicted = self.means.budget, count * (self._weight or 0)
+        first = not self._work.ordered or self._slots[0] is slot
+        # The others leave room for one element of the first, which is the one that is needed next.
+        spare = 0 if first else self._weight or 0
+        if not budget.fits(predicted, self.depth, spare):
+            await budget.admit(predicted, self.depth, lambda: self._is_next(slot), spare)
+        return predicted
+
+    def _weigh(self, nbytes: int, count: int) -> None:
+        """Learn what an element weighs; once that is known, all workers may come."""
+        self._weight = max(nbytes // max(1, count), (self._weight or 0) * 7 // 8)
+        self.means.budget.need(self.depth, self._weight)
+        if self._crew.limit < self._limit:
+            self._crew.limit = self._limit
+            if self._untaken:
+                self._crew.hire()
+
+    async def _gather(self, slot: Slot, children: list[Any], admitted: int) -> None:
+        """Put elements into the slot, of which `admitted` bytes are charged; wait while it holds enough."""
+        nbytes = total_size(children)
+        self.means.budget.charge(nbytes - admitted)
+        if children:
+            self._weigh(nbytes, len(children))
+        slot.nbytes += nbytes
+        slot.children.extend(children)
+        del children
+        if self._progress.waiting and (not self._work.ordered or self._slots[0] is slot):
+            self._progress.open()
+        while len(slot.children) >= 2 * SPAN:
+            await slot.gate.wait()
+
+    def _is_next(self, slot: Slot) -> bool:
+        """Return whether the consumer waits for this item's next child before all others."""
+        if self.sending or slot.children or not self.clear_ahead():
+            return False
+        if self._work.ordered:
+            return bool(self._slots) and self._slots[0] is slot
+        return not any(each.children for each in self._slots)
+
+    async def _send(self) -> None:
+        await self.out.start()
+        while not self.out.finished:
+            span = self._ready()
+            if span is not None:
+                await self.send(span)
+                del span
+                continue
+            if self.means.budget.waiting:
+                self.means.budget.poke()
+            await self._progress.wait()
+
+    def _ready(self) -> Span | None:
+        """Take the children that can be sent on now; None where there are none yet."""
+        if not self._slots:
+            return None
+        for slot in self._slots:
+            if slot.children:
+                return self._take(slot)
+            if self._work.ordered or slot.mark != NO_MARK or slot.failure is not None:
+                break
+        slot = self._slots[0]
+        if not slot.done:
+            return None
+        self._slots.popleft()
+        if self._room.waiting:
+            self._room.open()
+        failure = slot.failure
+        if failure is not None and slot.ordinal is not None:  # its own, not one that came from upstream
+            unwanted = self.skips(self._passed)
+            if unwanted or self._policy.forgives(failure, self._seen):
+                failure = None
+        if slot.mark != NO_MARK:
+            self._passed.note(slot.mark)
+        return Span([], (), slot.mark, failure)
+
+    def _take(self, slot: Slot) -> Span:
+        children, slot.children = slot.children, []
+        nbytes, slot.nbytes = slot.nbytes, 0
+        ordinals = [(slot.ordinal, place) for place in range(slot.sent, slot.sent + len(children))]
+        slot.sent += len(children)
+        self._seen += len(children)
+        slot.gate.open()
+        if self.skips(self._passed):
+            self.means.budget.charge(-nbytes)
+            return Span([], ())
+        return Span(children, ordinals, nbytes=nbytes)
+
+
+class Drawing:
+    """A sync iterable on its way through threads, a group of items per hop."""
+
+    def __init__(self, made: Iterable[Any], name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._made = made
+        self._name = name
+        self._loop = loop
+        self._iterator: Iterator[Any] | None = None
+        self._lock = threading.Lock()
+        self._on_thread = False
+        self._stopped = False
+        self.ended = False
+        self.error: BaseException | None = None
+
+    def draw(self, most: int) -> tuple[list[Any], float]:
+        """Draw up to `most` items, and no longer than a hop should take; runs on a thread."""
+        started = perf_counter()
+        children: list[Any] = []
+        with self._lock:
+            if self._stopped:
+                return children, 0.0
+            self._on_thread = True
+        try:
+            if self._iterator is None:
+                self._iterator = iter(self._made)
+            for child in islice(self._iterator, most):
+                children.append(child)
+                if perf_counter() - started > HOP_SECONDS:
+                    break
+            else:
+                self.ended = len(children) < most
+        except BaseException as error:  # noqa: BLE001 - what came before it is delivered first
+            self.error = error
+            self.ended = True
+        with self._lock:
+            self._on_thread = False
+            stopped = self._stopped
+        if stopped:
+            self._close()
+        return children, perf_counter() - started
+
+    def stop(self, submit: Callable[[str, Callable[[], None]], object]) -> None:
+        """Close the iterator, on a thread, where it was left half drawn: the one it is on, or another."""
+        with self._lock:
+            self._stopped = True
+            on_thread = self._on_thread
+        if not on_thread and not self.ended and hasattr(self._iterator, "close"):
+            submit(f"closing {self._name}", self._close)
+
+    def _close(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is None or self.ended:
+            return
+        try:
+            close()
+        except BaseException as error:  # noqa: BLE001 - nobody waits for it any more
+            complain(self._loop, self._name, error)

@@ -1,0 +1,188 @@
+"""Several streams into one: the steps of `zip` and `concat` where the streams cannot be reached by number."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from asyncfeed.engine.channel import Channel
+from asyncfeed.engine.origin import Origin
+from asyncfeed.engine.step import Marks, Means, Step
+from asyncfeed.errors import Failure, PipelineError
+from asyncfeed.stages.base import END, NO_MARK, Span
+
+
+class Branch:
+    """One of the streams: its channel, the step that fills it, and how many `repeat`s are its own.
+
+    Marks of levels below `own` are the branch's affair; the others, counted from there, are the merge's.
+    """
+
+    def __init__(self, step: Step, channel: Channel, own: int) -> None:
+        self.step = step
+        self.channel = channel
+        self.own = own
+        self.items: deque[Any] = deque()
+        self.nbytes = 0
+        self.mark = NO_MARK
+        self.failure: Failure | None = None
+
+    @property
+    def epoch_over(self) -> bool:
+        """Whether this epoch has no items beyond those at hand."""
+        return self.mark != NO_MARK or self.failure is not None
+
+    async def pull(self) -> Span:
+        """Take the next span, with its mark as the merge counts it."""
+        span = await self.channel.get()
+        if span.mark != END:
+            span.mark = max(NO_MARK, span.mark - self.own)
+        return span
+
+
+class MergeStep(Step):
+    """What `zip` and `concat` share: branches that run at the same time, and a numbering of its own."""
+
+    def __init__(self, name: str, means: Means, levels: int, branches: Sequence[Branch], origin: Origin) -> None:
+        super().__init__(name, means, levels)
+        self.branches = branches
+        self.before = [branch.step for branch in branches]
+        self._origin = origin
+        self._marks = Marks(levels)
+        self._sent = 0
+
+    def start(self) -> None:
+        """Start the task that merges."""
+        self.task(self._merge(), "merge")
+
+    @property
+    def busy(self) -> bool:
+        """Whether an item can be sent on."""
+        return self.sending or all(branch.items for branch in self.branches)
+
+    def skip(self, level: int, ended: int) -> None:
+        """Pass it on to the branches, in their own count of levels."""
+        self._skip = (level, ended)
+        for branch in self.branches:
+            branch.step.skip(branch.own + level, ended)
+
+    def drop(self) -> int:
+        """Forget what is held."""
+        nbytes = sum(branch.nbytes + branch.channel.clear() for branch in self.branches)
+        for branch in self.branches:
+            branch.items.clear()
+        return nbytes
+
+    async def _merge(self) -> None:
+        raise NotImplementedError
+
+    async def _emit(self, items: list[Any], nbytes: int, mark: int, failure: Failure | None = None) -> None:
+        start = self._sent
+        self._sent += len(items)
+        if mark != NO_MARK:
+            self._marks.note(mark)
+            self._origin.starts.append(self._sent)
+        await self.send(Span(items, range(start, self._sent), mark, failure, nbytes))
+
+
+class ConcatStep(MergeStep):
+    """One branch after the other, each epoch; the later ones read ahead meanwhile."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether an item is on its way."""
+        return self.sending
+
+    async def _merge(self) -> None:
+        await self.out.start()
+        while True:
+            for branch in self.branches:
+                mark = NO_MARK
+                while mark == NO_MARK:
+                    span = await branch.pull()
+                    mark, ends = span.mark, branch is self.branches[-1]
+                    await self._emit(span.items, span.nbytes, mark if ends else NO_MARK, span.failure)
+                    if self.out.finished:
+                        return
+                if mark == END:
+                    branch.step.abandon()
+
+
+class ZipStep(MergeStep):
+    """One item of each branch at a time, as long as all have one; `strict` says that none may have more."""
+
+    def __init__(self, *args: Any, strict: bool) -> None:
+        super().__init__(*args)
+        self._strict = strict
+
+    async def _merge(self) -> None:
+        await self.out.start()
+        while not self.out.finished:
+            for branch in self.branches:
+                while not branch.items and not branch.epoch_over:
+                    await self._pull(branch)
+            count = min(len(branch.items) for branch in self.branches)
+            if count:
+                nbytes = 0
+                for branch in self.branches:
+                    share = branch.nbytes * count // len(branch.items)
+                    branch.nbytes -= share
+                    nbytes += share
+                columns = [[branch.items.popleft() for _ in range(count)] for branch in self.branches]
+                await self._emit(list(zip(*columns, strict=True)), nbytes, NO_MARK)
+            else:
+                await self._end_epoch()
+
+    async def _pull(self, branch: Branch) -> None:
+        if self.means.budget.waiting:
+            self.means.budget.poke()  # this one waits for a branch, which may wait for memory
+        span = await branch.pull()
+        branch.items.extend(span.items)
+        branch.nbytes += span.nbytes
+        branch.mark, branch.failure = span.mark, span.failure
+
+    async def _end_epoch(self) -> None:
+        """Bring all branches to the end of the epoch that one of them has reached."""
+        shortest = next(branch for branch in self.branches if branch.epoch_over and not branch.items)
+        if shortest.failure is not None:
+            await self._emit([], 0, NO_MARK, shortest.failure)
+            return
+        ended = self._marks.ended(0)
+        for branch in self.branches:
+            if branch is shortest:
+                continue
+            if self._strict:
+                while not branch.items and not branch.epoch_over:
+                    await self._pull(branch)
+                if branch.items and not self.skips(self._marks):
+                    await self._emit([], 0, NO_MARK, self._uneven(shortest, branch))
+                    return
+            if not branch.epoch_over:
+                branch.step.skip(branch.own, ended)
+            while not branch.epoch_over:
+                self._forget(branch)
+                await self._pull(branch)
+            self._forget(branch)
+            if not self._strict and shortest.mark == END:
+                continue  # the stream ends where the shortest does, whatever comes after that
+            if branch.failure is not None:
+                await self._emit([], 0, NO_MARK, branch.failure)
+                return
+        mark = max(branch.mark for branch in self.branches)
+        for branch in self.branches:
+            branch.mark = NO_MARK
+        await self._emit([], 0, mark)
+
+    def _forget(self, branch: Branch) -> None:
+        self.means.budget.charge(-branch.nbytes)
+        branch.nbytes = 0
+        branch.items.clear()
+
+    def _uneven(self, shortest: Branch, longer: Branch) -> Failure:
+        places = {id(branch): place for place, branch in enumerate(self.branches)}
+        message = (
+            f"zip: input {places[id(shortest)]} ended after {self._sent} items, but input {places[id(longer)]} "
+            "has more; write zip(..., strict=False) to stop at the shortest"
+        )
+        return self._origin.failure(PipelineError(message), self.name, self._sent)

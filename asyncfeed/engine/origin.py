@@ -1,0 +1,121 @@
+"""Where items come from: the ordinal of an item tells its epoch, its place in it, and its name."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from asyncfeed.errors import Failure
+from asyncfeed.stages.base import MemberError
+from asyncfeed.trees import find_files
+
+_CONTROL = (StopIteration, StopAsyncIteration, asyncio.CancelledError, GeneratorExit)
+"""What Python takes for the end of a loop or a task: an item's error must not pass for that."""
+
+
+def from_outside(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Return whether an exception was thrown into `task` from outside, not raised by what the task called."""
+    if isinstance(error, GeneratorExit):
+        # Its coroutine is being closed, which a step of the task itself cannot do.
+        try:
+            return asyncio.current_task() is not task
+        except RuntimeError:  # no loop runs
+            return True
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note to an exception; one that takes none, as a frozen dataclass, is still the one to raise."""
+    with suppress(Exception):
+        error.add_note(text)
+
+
+def heed_cancel() -> None:
+    """Raise where the current task was cancelled and what it awaited has kept that to itself.
+
+    A function that swallows `CancelledError` (`asyncio.wait_for` does on Python 3.11, at times) must not keep
+    the run from stopping.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+class Origin:
+    """The places of one source: a running number over all its epochs, and the way back from it.
+
+    Items carry one number each, which all else is derived from. Where the source is sized the epoch is a
+    division; otherwise the start of each epoch is noted as it comes, counted from `first`.
+    """
+
+    def __init__(self, size: int | None, name: Callable[[int, int], str] | None, first: int = 0) -> None:
+        self._size = size
+        self._name = name
+        self._first = first
+        self.starts = [0]
+
+    def locate(self, ordinal: Any) -> tuple[int, Any]:
+        """Return the epoch of an item and its ordinal within it."""
+        if isinstance(ordinal, tuple):  # (the parent's ordinal, the child's): out of a flat_map
+            epoch, place = self.locate(ordinal[0])
+            return epoch, (place, *ordinal[1:])
+        if isinstance(ordinal, Sequence):  # a batch: its members' ordinals
+            places = [self.locate(member) for member in ordinal]
+            return (places[0][0], [place for _, place in places]) if places else (0, [])
+        if self._size:
+            epoch, place = divmod(ordinal, self._size)
+            return epoch, place
+        epoch = bisect_right(self.starts, ordinal) - 1
+        return self._first + epoch, ordinal - self.starts[epoch]
+
+    def name(self, ordinal: Any) -> str:
+        """Return what the item of this ordinal is called."""
+        if isinstance(ordinal, tuple):
+            return f"{self.name(ordinal[0])}[{ordinal[1]}]"
+        if isinstance(ordinal, Sequence):
+            return f"batch of {self.name(ordinal[0])} to {self.name(ordinal[-1])}" if ordinal else "empty batch"
+        epoch, place = self.locate(ordinal)
+        return self._name(epoch, place) if self._name else f"number {place}"
+
+    def failure(self, error: BaseException, stage: str, ordinal: Any, item: Any = None) -> Failure:
+        """Return what is known about a failed item, and note it on the exception."""
+        if isinstance(error, MemberError):
+            member, stage, error = error.member, error.stage, error.error
+            ordinal, item = ordinal[member], item[member]
+        if isinstance(error, _CONTROL):
+            # As itself it would end the consumer's loop or task in silence; PEP 479 does the same.
+            cause, error = error, RuntimeError(f"{stage} raised {type(error).__name__} of its own")
+            error.__cause__ = cause
+        files = find_files(item)
+        epoch, place = self.locate(ordinal)
+        key = ", ".join(files) if files else self.name(ordinal)
+        failure = Failure(error, stage, key, place, epoch, traceback=error.__traceback__)
+        note(error, failure.note())
+        return failure
+
+
+class ItemPlace:
+    """Where one item stands, for functions that ask: a `Place`. Nothing is worked out before it is asked."""
+
+    __slots__ = ("_ordinal", "_origin")
+
+    def __init__(self, origin: Origin, ordinal: Any) -> None:
+        self._origin = origin
+        self._ordinal = ordinal
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the item, counted from 0."""
+        return self._origin.locate(self._ordinal)[0]
+
+    @property
+    def ordinal(self) -> Any:
+        """The place of the item in its epoch."""
+        return self._origin.locate(self._ordinal)[1]
+
+    def name(self, member: int | None = None) -> str:
+        """Return what the item is called or, for a batch, what its `member` is called."""
+        return self._origin.name(self._ordinal if member is None else self._ordinal[member])

@@ -1,0 +1,103 @@
+"""Where a step's results go: through the algorithms that follow it, into the next channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.channel import join
+from asyncfeed.stages.base import END, NO_MARK, Algorithm, Span
+
+
+class Sink(Protocol):
+    """What takes spans: a channel, or the outlet to the consumer."""
+
+    async def put(self, span: Span) -> None:
+        """Queue a span, then wait until there is room for another."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class Link:
+    """One algorithm at its place in the stream.
+
+    `level` is the number of `repeat`s before it: it flushes at marks of that level and above, and `top` says
+    that no `repeat` follows, so when the algorithm wants no more the stream ends here.
+    """
+
+    __slots__ = ("algorithm", "ended", "held", "held_bytes", "level", "skipping", "top")
+
+    def __init__(self, algorithm: Algorithm, level: int, *, top: bool) -> None:
+        self.algorithm = algorithm
+        self.level = level
+        self.top = top
+        self.held = 0
+        self.held_bytes = 0
+        self.skipping = False
+        self.ended = 0
+
+
+class Out:
+    """The way out of a step.
+
+    `skip` is called with a level and how many of its epochs have ended, where a stage wants no more of the
+    epoch: the steps before it then stop producing for it.
+    """
+
+    def __init__(
+        self, links: Sequence[Link], sink: Sink, budget: Budget, skip: Callable[[int, int], None]
+    ) -> None:
+        self._links = links
+        self._budget = budget
+        self._skip = skip
+        self.sink = sink
+        self.finished = False
+
+    async def start(self) -> None:
+        """End the stream at once where a stage wants nothing at all (`take(0)`)."""
+        if any(link.algorithm.done and link.top for link in self._links):
+            await self.send(Span([], (), mark=END))
+
+    async def send(self, span: Span) -> None:
+        """Pass a span on; afterwards `finished` tells whether anything more is wanted."""
+        for link in self._links:
+            span = self._through(link, span)
+        if span.last:
+            self.finished = True
+        if span.items or span.mark != NO_MARK or span.failure is not None:
+            await self.sink.put(span)
+        elif span.nbytes:
+            self._budget.charge(-span.nbytes)
+
+    def _through(self, link: Link, span: Span) -> Span:
+        algorithm = link.algorithm
+        items: list[Any] = []
+        ordinals: Sequence[Any] = ()
+        link.held += len(span.items)
+        link.held_bytes += span.nbytes
+        mark, failure = span.mark, span.failure
+        if span.items and not link.skipping and not algorithm.done:
+            items, ordinals = algorithm.push(span.items, span.ordinals)
+        if algorithm.done and not link.skipping:
+            if link.top:
+                mark, failure = END, None
+            elif mark < link.level:
+                link.skipping = True
+                self._skip(link.level, link.ended)
+        if failure is None and mark >= link.level:
+            link.skipping = False
+            link.ended += 1
+            more, places = algorithm.flush()
+            if more:
+                items, ordinals = (items + more, join(ordinals, places)) if items else (more, places)
+        return Span(items, ordinals, mark, failure, self._released(link))
+
+    def _released(self, link: Link) -> int:
+        """Return the bytes that leave the algorithm: its share of items no longer held."""
+        keeps = link.algorithm.held
+        leaves = link.held_bytes if not keeps else link.held_bytes * (link.held - keeps) // max(1, link.held)
+        link.held = keeps
+        link.held_bytes -= leaves
+        return leaves

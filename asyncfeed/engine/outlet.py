@@ -1,0 +1,235 @@
+"""Where the consumer takes the batches: on another thread, or on the loop of the run.
+
+The loop puts, any number of consumers take, each item goes to exactly one. The two are the same queue under the
+same lock; they differ in how a consumer waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from contextlib import suppress
+from time import perf_counter
+from typing import Any
+
+from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.step import Gate
+from asyncfeed.errors import ClosedError, Failure
+from asyncfeed.stages.base import Span
+
+ENOUGH = 1 << 20
+"""How many bytes of small batches are worth keeping ready, so that consumer and loop take turns less often."""
+
+
+class Outlet:
+    """The last queue of a run: bounded by `room` items, ended once.
+
+    Unless the bound is `fixed`, it holds fewer where they are large: two, and more only up to 1 MB together.
+    What has been put is always delivered, then comes the failure or the end. `stop` ends it at once.
+    """
+
+    def __init__(self, room: int, loop: asyncio.AbstractEventLoop, budget: Budget, *, fixed: bool = True) -> None:
+        self.failure: Failure | None = None
+        self.stopped: str | None = None
+        self.ended = False
+        self.over: asyncio.Future[None] = loop.create_future()
+        """Done when nothing more comes: the run may stop."""
+        self.delivered = 0
+        self.delivered_bytes = 0
+        self.last: Any = None
+        """The ordinal of the item delivered last."""
+        self.consumer_waited = 0.0
+        self.producer_waited = 0.0
+        self._most = room
+        self._fixed = fixed
+        self._loop = loop
+        self._budget = budget
+        self._items: deque[tuple[Any, Any, int]] = deque()
+        self._lock = threading.Lock()
+        self._arrival = threading.Condition(self._lock)
+        self._sleepers: deque[asyncio.Future[None]] = deque()
+        self._gate = Gate()
+        self._full = False
+        self._freed = 0
+        self._waking = False
+        self._low = room // 2
+        """How few are left when the loop is woken to bring more."""
+
+    def __len__(self) -> int:
+        """Return how many items wait for the consumer."""
+        return len(self._items)
+
+    # -- the run's side, on its loop
+
+    async def put(self, span: Span) -> None:
+        """Queue a span's items as there is room for them; note the end or the failure that comes with it."""
+        items = span.items
+        share = span.nbytes // max(1, len(items))
+        room = self._most if self._fixed else max(2, min(self._most, ENOUGH // max(1, share)))
+        place = 0
+        while place < len(items):
+            with self._lock:
+                self._low = room // 2
+                fits = max(0, room - len(self._items))
+                chunk = items[place : place + fits]
+                for item, ordinal in zip(chunk, span.ordinals[place : place + fits], strict=True):
+                    self._items.append((item, ordinal, share))
+                items[place : place + fits] = [None] * len(chunk)
+                place += len(chunk)
+                self._full = place < len(items) or (len(self._items) >= room and not span.last)
+                if chunk:
+                    self._wake(len(chunk))
+                del chunk
+            if self._full:
+                started = perf_counter()
+                await self._gate.wait()
+                self.producer_waited += perf_counter() - started
+            self.settle()
+        self._budget.charge(share * len(items) - span.nbytes)
+        if span.last:
+            self.finish(span.failure)
+
+    def finish(self, failure: Failure | None = None, stopped: str | None = None) -> None:
+        """End the queue, once: after what is in it, or at once where it was stopped."""
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = True
+            self.failure = failure
+            if stopped is not None:
+                self.cut(stopped)
+                self._items.clear()
+            self._wake(None)
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def cut(self, reason: str) -> None:
+        """Give out nothing more, also of what is queued already. `finish` then wakes those who wait.
+
+        Takes no lock, so it may be called anywhere: by the garbage collector or in a signal's handler too,
+        where this thread may have the lock.
+        """
+        if self.stopped is None:
+            self.stopped = reason
+
+    def clear(self) -> None:
+        """Let go of what was queued when it was cut."""
+        with self._lock:
+            self._items.clear()
+
+    def _wake(self, count: int | None) -> None:
+        """Wake as many consumers as there are items for, or all."""
+        if count is None:
+            self._arrival.notify_all()
+        else:
+            self._arrival.notify(count)
+        woken = 0
+        while self._sleepers and (count is None or woken < count):
+            sleeper = self._sleepers.popleft()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                woken += 1
+
+    def freed(self) -> int:
+        """Return what consumers have freed since this was last asked."""
+        with self._lock:
+            freed, self._freed = self._freed, 0
+        return freed
+
+    def settle(self) -> None:
+        """Book what consumers have freed, and go on where there is room again."""
+        self._waking = False
+        with self._lock:
+            room = self._full and len(self._items) <= self._low
+            if room:
+                self._full = False
+        self._budget.charge(-self.freed())
+        if self._budget.waiting:
+            self._budget.poke()
+        if room and self._gate.waiting:
+            self._gate.open()
+
+    # -- the consumers' side
+
+    def _pop(self) -> tuple[bool, Any]:
+        """Take an item under the lock: (True, item), or (False, None) where there is none yet."""
+        if self.stopped is not None:
+            raise ClosedError(f"the feed was stopped: {self.stopped}")
+        if self._items:
+            item, self.last, nbytes = self._items.popleft()
+            self._freed += nbytes
+            self.delivered += 1
+            self.delivered_bytes += nbytes
+            return True, item
+        if self.failure is not None:
+            raise Failed
+        if self.ended:
+            raise StopIteration
+        return False, None
+
+    def _must_settle(self) -> bool:
+        """Return whether the loop waits for what a consumer has just freed; asked under the lock."""
+        if self._waking:
+            return False
+        self._waking = (self._full and len(self._items) <= self._low) or self._budget.waiting
+        return self._waking
+
+    def take(self) -> Any:
+        """Take the next item, on any thread but the loop's; raise `StopIteration` at the end.
+
+        The wait has no time-out: on the main thread Ctrl-C interrupts it.
+        """
+        with self._lock:
+            found, item = self._pop()
+            if not found:
+                started = perf_counter()
+                while not found:
+                    try:
+                        self._arrival.wait()
+                    except BaseException:  # Ctrl-C
+                        self._arrival.notify()  # it may have been woken for an item: that is another's now
+                        raise
+                    found, item = self._pop()
+                self.consumer_waited += perf_counter() - started
+            wake = self._must_settle()
+        if wake:
+            with suppress(RuntimeError):  # the loop has closed: nobody waits for room any more
+                self._loop.call_soon_threadsafe(self.settle)
+        return item
+
+    async def take_async(self) -> Any:
+        """Take the next item on the loop of the run; raise `StopAsyncIteration` at the end.
+
+        The item is taken in the step that returns it: a wait that is cancelled loses nothing.
+        """
+        started = None
+        while True:
+            with self._lock:
+                try:
+                    found, item = self._pop()
+                except StopIteration:
+                    raise StopAsyncIteration from None
+            if found:
+                break
+            started = started or perf_counter()
+            sleeper: asyncio.Future[None] = self._loop.create_future()
+            self._sleepers.append(sleeper)
+            try:
+                await sleeper
+            except asyncio.CancelledError:
+                with self._lock:
+                    if sleeper in self._sleepers:
+                        self._sleepers.remove(sleeper)
+                    elif not sleeper.cancelled():
+                        self._wake(1)  # it was woken for an item: that is another's now
+                raise
+        if started is not None:
+            self.consumer_waited += perf_counter() - started
+        if self._must_settle():
+            self.settle()
+        return item
+
+
+class Failed(Exception):
+    """The run has failed; `Outlet.failure` says how."""

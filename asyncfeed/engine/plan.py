@@ -1,0 +1,177 @@
+"""From a description to the steps that run it.
+
+Algorithms are worked into the way out of the step before them; each stage with a function becomes a step with
+a channel in front. A `repeat` becomes nothing: the source marks its epochs, and stages know by their level
+which marks are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Protocol
+
+from asyncfeed.engine.channel import SPAN, Channel
+from asyncfeed.engine.flat import FlatStep
+from asyncfeed.engine.merge import Branch, ConcatStep, MergeStep, ZipStep
+from asyncfeed.engine.origin import Origin
+from asyncfeed.engine.out import Link, Out, Sink
+from asyncfeed.engine.relay import RelayStep
+from asyncfeed.engine.source import IndexedSource, IterableSource
+from asyncfeed.engine.step import Means, Step
+from asyncfeed.engine.work import WorkStep
+from asyncfeed.stages.base import Algorithm, Node, Source, Work, fold
+from asyncfeed.stages.merge import Concat, Zip
+from asyncfeed.stages.prefetch import Prefetch
+from asyncfeed.stages.repeat import Repeat
+from asyncfeed.stages.take import Take
+
+PREFETCH = 32
+"""How many batches wait for the consumer where no `prefetch` says it, if they are small; see `Outlet`."""
+
+
+class Description(Protocol):
+    """What the engine sees of a pipeline."""
+
+    @property
+    def source(self) -> Source:
+        """Where the items come from."""
+        ...
+
+    @property
+    def stages(self) -> tuple[Node, ...]:
+        """What becomes of them."""
+        ...
+
+
+def arrange(stages: Sequence[Node]) -> list[Node]:
+    """Return the stages in the order they run: merged where one absorbs the next, `take` as early as may be."""
+    arranged: list[Node] = []
+    for node in stages:
+        merged = arranged[-1].absorb(node) if arranged else None
+        if merged is not None:
+            arranged[-1] = merged
+            continue
+        place = len(arranged)
+        # A take after a stage that works item by item is the same before it, and reads nothing in vain.
+        while isinstance(node, Take) and place and arranged[place - 1].one_to_one:
+            place -= 1
+        arranged.insert(place, node)
+    return arranged
+
+
+def prefetched(description: Description) -> tuple[int, bool]:
+    """Return how many batches may wait for the consumer, and whether the description says so."""
+    last = description.stages[-1] if description.stages else None
+    return (last.count, True) if isinstance(last, Prefetch) else (PREFETCH, False)
+
+
+def compile_steps(description: Description, means: Means, sink: Sink, run: int = 0) -> list[Step]:
+    """Return the steps that run a description, the first that draws first; the last sends to `sink`.
+
+    `run` says how many runs went before: the epochs are counted on from theirs.
+    """
+    compiler = _Compiler(means, run)
+    last, _ = compiler.branch(description, (), trailing=True)
+    compiler.close(last, sink)
+    for depth, step in enumerate(compiler.steps):
+        step.depth = depth
+    return compiler.steps
+
+
+class _Compiler:
+    def __init__(self, means: Means, run: int) -> None:
+        self._means = means
+        self._run = run
+        self.steps: list[Step] = []
+        self._links: list[Link] = []
+
+    def branch(
+        self, description: Description, outer: Sequence[int | None], *, trailing: bool = False
+    ) -> tuple[Step, int]:
+        """Add the steps of one pipeline; return its last, which is still open, and how many `repeat`s it has."""
+        indexed, rest = fold(description.source, arrange(description.stages))
+        stages = list(rest)
+        if trailing and stages and isinstance(stages[-1], Prefetch):
+            stages.pop()  # the outlet's own bound
+        own = [node.count for node in stages if isinstance(node, Repeat)]
+        repeats = (*own, *outer)
+        levels = len(repeats)
+        name = str(description.source)
+        first = self._epochs_before(repeats)
+        if indexed is not None:
+            origin = Origin(len(indexed), indexed.key)
+            step: Step = IndexedSource(indexed, name, self._means, levels, origin, repeats, first)
+        elif description.source.inputs:
+            origin = Origin(None, None, first)
+            step = self._merge(description.source, name, levels, repeats, origin)
+        else:
+            make, call = description.source.draw()
+            origin = Origin(None, None, first)
+            step = IterableSource(make, name, self._means, levels, origin, repeats, first, call=call)
+        self._open(step)
+        level = 0
+        unit = 1  # how many items of the source one item here is made of: queues of batches are shorter
+        for node in stages:
+            if isinstance(node, Repeat):
+                level += 1
+            elif isinstance(node, Prefetch):
+                relay = partial(RelayStep, str(node), self._means, levels)
+                step = self._next(step, node.count, relay)
+            gathers = node.gathers()
+            for each in node.steps():
+                if isinstance(each, Algorithm):
+                    each.begin(self._epochs_before(repeats[level:]))
+                    self._links.append(Link(each, level, top=level == levels))
+                    unit, gathers = unit * gathers, 1
+                else:
+                    room = max(1, SPAN // unit)
+                    step = self._next(step, room, self._worker(each, str(node), levels, origin, unit))
+            unit = unit * gathers or 1
+        return step, len(own)
+
+    def _epochs_before(self, repeats: Sequence[int | None]) -> int:
+        """Return how many epochs the runs before this one had; one each where they have no end."""
+        return self._run * prod(1 if count is None else count for count in repeats)
+
+    def _worker(self, work: Work, name: str, levels: int, origin: Origin, unit: int) -> Callable[[Channel], Step]:
+        kind = FlatStep if work.shape == "flat" else WorkStep
+        return lambda inbox: kind(work, name, self._means, levels, inbox, origin, unit)
+
+    def _merge(
+        self, source: Source, name: str, levels: int, repeats: Sequence[int | None], origin: Origin
+    ) -> Step:
+        branches: list[Branch] = []
+        for each in source.inputs:
+            last, own = self.branch(each, repeats)
+            channel = Channel(SPAN)
+            self.close(last, channel)
+            branches.append(Branch(last, channel, own))
+        short = source.method
+        if isinstance(source, Zip):
+            merge: MergeStep = ZipStep(short, self._means, levels, branches, origin, strict=source.strict)
+        else:
+            assert isinstance(source, Concat)
+            merge = ConcatStep(short, self._means, levels, branches, origin)
+        for branch in branches:
+            branch.step.after = merge
+        return merge
+
+    def _open(self, step: Step) -> None:
+        self.steps.append(step)
+        self._links = []
+
+    def _next(self, step: Step, room: int, make: Callable[[Channel], Step]) -> Step:
+        channel = Channel(room)
+        self.close(step, channel)
+        following = make(channel)
+        step.after = following
+        following.before = [step]
+        self._open(following)
+        return following
+
+    def close(self, step: Step, sink: Sink) -> None:
+        """Give a step its way out."""
+        step.out = Out(self._links, sink, self._means.budget, step.skip)
+        self._links = []

@@ -1,0 +1,29 @@
+"""A queue in the middle of a description: the step of `prefetch` where more stages follow."""
+
+from __future__ import annotations
+
+from asyncfeed.engine.channel import Channel
+from asyncfeed.engine.step import Means, Step
+
+
+class RelayStep(Step):
+    """Passes spans on; what counts is the channel in front of it."""
+
+    def __init__(self, name: str, means: Means, levels: int, inbox: Channel) -> None:
+        super().__init__(name, means, levels)
+        self._inbox = inbox
+
+    def start(self) -> None:
+        """Start the task that passes on."""
+        self.task(self._relay(), "relay")
+
+    def drop(self) -> int:
+        """Forget what is queued."""
+        return self._inbox.clear()
+
+    async def _relay(self) -> None:
+        await self.out.start()
+        while not self.out.finished:
+            span = await self._inbox.get()
+            await self.send(span)
+            del span

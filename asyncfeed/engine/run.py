@@ -1,0 +1,285 @@
+"""One run of a pipeline: a single flat group of tasks, and the one way it ends.
+
+A run ends when its outlet is over: the stream has ended, has failed, or was stopped. Then every task is
+cancelled, what was opened is closed, and busy threads are waited for. Nothing here refers to the `Feed`, so that
+dropping the last `Feed` can be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import io
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Coroutine
+from time import perf_counter
+from typing import Any
+
+from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.outlet import Outlet
+from asyncfeed.engine.plan import Description, compile_steps, prefetched
+from asyncfeed.engine.step import Step
+from asyncfeed.engine.threads import Threads, ThreadsExecutor
+from asyncfeed.errors import Failure
+from asyncfeed.formats import lines
+from asyncfeed.stats import FeedStats
+
+log = logging.getLogger("asyncfeed")
+
+_numbers = itertools.count()
+
+KEPT = 1000
+"""How many skipped failures are kept; all are counted."""
+EXIT = "the interpreter exits"
+"""Why a run was stopped at exit."""
+
+
+class Run:
+    """A pipeline in motion on one event loop. Made anywhere, `main` runs on the loop."""
+
+    def __init__(
+        self,
+        description: Description,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        memory_limit: int,
+        grace: float,
+        epoch: int = 0,
+    ) -> None:
+        self.loop = loop
+        self.name = f"asyncfeed-{next(_numbers)}"
+        self.pid = os.getpid()
+        self.grace = grace
+        self.budget = Budget(memory_limit)
+        self.threads = Threads(loop, self.name)
+        room, fixed = prefetched(description)
+        self.outlet = Outlet(room, loop, self.budget, fixed=fixed)
+        self.budget.freed = self.outlet.freed
+        self.steps: list[Step] = compile_steps(description, self, self.outlet, epoch)
+        self.failures: list[Failure] = []
+        self.left_out = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._dismissed: set[asyncio.Task[None]] = set()
+        self._group: asyncio.TaskGroup | None = None
+        self._stopping = False
+        self._reported = False
+        self._started = perf_counter()
+        self._ended: float | None = None
+
+    # -- what steps use: see `Means`
+
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start a task in the group of the run."""
+        assert self._group is not None
+        task = self._group.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        if self._stopping:
+            task.cancel()  # the others have been
+        return task
+
+    def dismiss(self, task: asyncio.Task[None]) -> None:
+        """Cancel a task that is not needed any more."""
+        self._dismissed.add(task)
+        task.cancel()
+
+    def skipped(self, failure: Failure) -> None:
+        """Note that a failed item was left out, as its stage's policy says."""
+        self.left_out += 1
+        if len(self.failures) < KEPT:
+            self.failures.append(failure)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() and not self._stopping and task not in self._dismissed:
+            # Not by us: its items would be missing, and the consumer would wait for ever.
+            self.outlet.finish(stopped=f"{task.get_name()!r} was cancelled from outside the feed")
+        elif not task.cancelled() and (error := task.exception()) is not None and not self._stopping:
+            # A fault of ours. The consumer hears of it now: the others may take long to end.
+            self.outlet.finish(_fault(error))
+        self._dismissed.discard(task)
+
+    # -- running
+
+    def begin(self) -> asyncio.Task[None]:
+        """Start `main` on the running loop, as a task of its own: no failure cancels the consumer's."""
+        task = self.loop.create_task(self.main(), name=self.name)
+        task.add_done_callback(self._main_ended)
+        return task
+
+    def _main_ended(self, task: asyncio.Task[None]) -> None:
+        # A task that is cancelled before its first step runs nothing of `main`, not even its `finally`.
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            self.outlet.finish(stopped="its task was cancelled")
+        else:
+            self.outlet.finish(_fault(error))
+
+    async def main(self) -> None:
+        """Run to the end, or until `stop`; returns when everything is closed."""
+        reporter: asyncio.TimerHandle | None = None
+        cancelled: asyncio.CancelledError | None = None
+        lines.executor.set(ThreadsExecutor(self.threads))
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for step in self.steps:
+                    step.start()
+                try:
+                    await self.outlet.over
+                except asyncio.CancelledError as error:
+                    # Kept from the group, which would cancel its tasks while they close what they opened.
+                    cancelled = error
+                    self.outlet.finish(stopped="its task was cancelled")
+                reporter = self.loop.call_later(self.grace, self._report_stuck)
+                self._cancel(again=cancelled is None)
+            if cancelled is not None:
+                raise cancelled
+        except BaseExceptionGroup as group:
+            self._broke(group)
+        finally:
+            self._group = None
+            try:
+                await self.threads.idle(self.grace)
+            finally:
+                if reporter is not None:
+                    reporter.cancel()
+                self._close()
+
+    def _cancel(self, *, again: bool) -> None:
+        """Cancel all tasks; not `again` where a loop that shuts down has just done that to all that it has."""
+        self._stopping = True
+        for task in self._tasks:
+            if again or not task.cancelling():
+                task.cancel()
+        # A worker whose function keeps the cancellation to itself finds nothing more to do.
+        for step in self.steps:
+            step.drop()
+
+    def _broke(self, group: BaseExceptionGroup[BaseException]) -> None:
+        """Report what was raised while the run was stopping; what stopped it is the consumer's."""
+        failure = self.outlet.failure
+        for error in group.exceptions:
+            if failure is None or error is not failure.error:
+                context = {"message": f"{self.name}: an error while it was stopping", "exception": error}
+                self.loop.call_exception_handler(context)
+
+    def _close(self) -> None:
+        self._report_stuck()
+        self.threads.close()
+        self.outlet.finish(stopped="it has ended")
+        for step in self.steps:
+            step.drop()
+        self.steps = []
+        self._ended = perf_counter()
+
+    def _report_stuck(self) -> None:
+        """Say, once, what does not stop: which thread or task, and where it stands."""
+        found = self.threads.stuck()
+        for task in self._tasks:
+            where = io.StringIO()
+            task.print_stack(file=where)
+            found.append(where.getvalue())
+        if found and not self._reported:
+            self._reported = True
+            text = "\n".join(found)
+            log.warning("%s was stopped %g s ago and waits no longer for:\n%s", self.name, self.grace, text)
+
+    def request_stop(self, reason: str) -> None:
+        """Stop; from any thread or signal handler, and from the garbage collector, any number of times."""
+        if self.forked:
+            return
+        self.outlet.cut(reason)
+        try:
+            self.loop.call_soon_threadsafe(self._stop, reason)
+        except RuntimeError:
+            return  # the loop has closed, so the run has ended
+
+    def _stop(self, reason: str) -> None:
+        self.outlet.finish(stopped=reason)
+        self.outlet.clear()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is another process, which has the run's objects, but not its threads."""
+        return self.pid != os.getpid()
+
+    def stats(self) -> FeedStats:
+        """Return what has happened so far."""
+        outlet = self.outlet
+        return FeedStats(
+            batches=outlet.delivered,
+            nbytes=outlet.delivered_bytes,
+            seconds=(self._ended or perf_counter()) - self._started,
+            consumer_waited=outlet.consumer_waited,
+            producer_waited=outlet.producer_waited,
+            skipped=self.left_out,
+            memory_used=self.budget.used,
+            memory_peak=self.budget.peak,
+            memory_limit=self.budget.limit,
+        )
+
+
+def _fault(error: BaseException) -> Failure:
+    return Failure(error, "engine", "none", None, 0, traceback=error.__traceback__)
+
+
+class Driver:
+    """A background thread with a loop of its own, for consumers that have none."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.thread = threading.Thread(target=self._drive, name=f"{run.name}-loop", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Ctrl-C may interrupt this, and finds a run that can be stopped."""
+        # At exit daemon threads are frozen where they stand; the run is to close what it opened before that.
+        atexit.register(self._at_exit)
+        try:
+            self.thread.start()
+        except RuntimeError:  # the system has no more threads, or the interpreter is about to end
+            atexit.unregister(self._at_exit)
+            self.run.outlet.finish(stopped="its thread could not be started")
+            self.run.loop.close()
+            raise
+
+    def _drive(self) -> None:
+        loop = self.run.loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self.run.main())
+        except BaseException as error:  # noqa: BLE001 - no consumer may wait for a loop that is gone
+            self.run.outlet.finish(_fault(error))
+        finally:
+            try:
+                leftover = asyncio.all_tasks(loop)  # what the user's functions started on this loop
+                for task in leftover:
+                    task.cancel()
+                if leftover:
+                    loop.run_until_complete(asyncio.wait(leftover, timeout=self.run.grace))
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            finally:
+                asyncio.set_event_loop(None)
+                loop.close()
+                atexit.unregister(self._at_exit)
+
+    def join(self) -> None:
+        """Wait until the run has closed everything; a little longer than it waits itself."""
+        if self.run.forked or self.thread is threading.current_thread():
+            return
+        self.thread.join(self.run.grace + 1.0)
+        if self.thread.is_alive():
+            stuck = "\n".join(self.run.threads.stuck())
+            log.warning("%s: its event loop is blocked by code that does not return\n%s", self.run.name, stuck)
+        else:
+            self.run.threads.join(0.1)
+
+    async def join_async(self) -> None:
+        """Do the same from an event loop, without holding it up."""
+        await asyncio.get_running_loop().run_in_executor(None, self.join)
+
+    def _at_exit(self) -> None:
+        self.run.request_stop(EXIT)
+        self.join()

@@ -1,0 +1,348 @@
+"""The steps that draw from a source: by number, from an iterable on a thread, or from an async iterable.
+
+A source runs through its epochs and marks the end of each (see `Epochs`). An iterable that blocks holds up
+nobody else: it is drawn on a thread of its own, and what it has yielded so far goes on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from asyncfeed.engine.channel import SPAN
+from asyncfeed.engine.closing import Iterating, IteratingAsync, complain
+from asyncfeed.engine.hop import HOP_BYTES, HOP_SECONDS
+from asyncfeed.engine.origin import Origin, from_outside, heed_cancel
+from asyncfeed.engine.step import Gate, Marks, Means, Step
+from asyncfeed.engine.threads import Threads
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.base import END, Indexed, Span
+from asyncfeed.trees import size_of, total_size
+
+
+class Epochs:
+    """Counts the passes over a source, as the `repeat`s that follow it ask.
+
+    `repeats` are their counts, the nearest first (None: for ever). A pass that ends completes the epochs of
+    all levels whose count is reached; the mark says how many levels that is, `END` when it is all of them.
+    """
+
+    def __init__(self, repeats: Sequence[int | None], first: int = 0) -> None:
+        self._repeats = repeats
+        self._done = [0] * len(repeats)
+        self.number = first
+
+    @property
+    def endless(self) -> bool:
+        """Whether the passes never end."""
+        return None in self._repeats
+
+    def end(self, skipping: int = 0) -> int:
+        """End a pass (and with it, where it is cut short, the epochs below level `skipping`)."""
+        self.number += 1
+        self._done[:skipping] = [0] * skipping
+        level = skipping
+        while level < len(self._repeats):
+            self._done[level] += 1
+            if self._done[level] != self._repeats[level]:
+                return level
+            self._done[level] = 0
+            level += 1
+        return END
+
+
+class SourceStep(Step):
+    """What the three kinds of source share: epochs, marks, and what to do at the end of each."""
+
+    def __init__(
+        self,
+        name: str,
+        means: Means,
+        levels: int,
+        origin: Origin,
+        repeats: Sequence[int | None],
+        first: int = 0,
+    ) -> None:
+        super().__init__(name, means, levels)
+        self._origin = origin
+        self._epochs = Epochs(repeats, first)
+        self._marks = Marks(levels)
+        self._drawn = 0
+        """The number of the next item, over all epochs."""
+
+    def start(self) -> None:
+        """Start the task that draws."""
+        self.task(self._draw(), "draw")
+
+    async def _draw(self) -> None:
+        task = asyncio.current_task()
+        await self.out.start()
+        try:
+            while not self.out.finished:
+                start = self._drawn
+                rest = await self._pass()
+                if self.out.finished:
+                    return
+                if self._drawn == start and not rest and self._epochs.endless and not self._unwanted():
+                    message = f"{self.name} has no items, so repeat() would never end"
+                    raise PipelineError(message)
+                await self._end_pass(rest)
+        except BaseException as error:
+            if from_outside(error, task):
+                raise
+            if self.out.finished or (task is not None and task.cancelling()):
+                # It is not wanted any more, and what fails now is how it ends.
+                complain(self.means.loop, self.name, error)
+                return
+            failure = self._origin.failure(error, self.name, self._drawn)
+            await self.send(Span([], (), failure=failure))
+
+    async def _pass(self) -> list[Any]:
+        """Send the items of one epoch, and return the last of them for the end of the epoch to take along."""
+        raise NotImplementedError
+
+    def _unwanted(self) -> bool:
+        """Return whether nothing more of this epoch is wanted."""
+        return self.out.finished or self.skips(self._marks)
+
+    async def _emit(self, items: list[Any], nbytes: int = 0) -> None:
+        """Send items on, numbered."""
+        start = self._drawn
+        self._drawn += len(items)
+        await self.send(Span(items, range(start, self._drawn), nbytes=nbytes))
+
+    async def _end_pass(self, items: list[Any]) -> None:
+        start = self._drawn
+        self._drawn += len(items)
+        skipping = self._skip[0] if self._skip is not None and self.skips(self._marks) else 0
+        mark = self._epochs.end(skipping)
+        self._origin.starts.append(self._drawn)
+        self._marks.note(mark)
+        await self.send(Span(items, range(start, self._drawn), mark))
+
+
+class IndexedSource(SourceStep):
+    """Draws from items that can be reached by number."""
+
+    def __init__(self, indexed: Indexed, *args: Any) -> None:
+        super().__init__(*args)
+        self._indexed = indexed
+        self._group = Group()
+
+    async def _pass(self) -> list[Any]:
+        count = len(self._indexed)
+        epoch = self._epochs.number
+        # Numbered by the size, whatever an earlier epoch skipped, so that a division finds the epoch.
+        self._drawn = start = epoch * count
+        pick = self._indexed.pick
+        if self._indexed.on_thread:
+            return await self._pass_on_thread(epoch, count)
+        last = (count - 1) // SPAN * SPAN
+        for place in range(0, last, SPAN):
+            if self._unwanted():
+                return []
+            await self._emit(pick(epoch, range(place, place + SPAN)))
+        return pick(epoch, range(self._drawn - start, count)) if count and not self._unwanted() else []
+
+    async def _pass_on_thread(self, epoch: int, count: int) -> list[Any]:
+        budget, group = self.means.budget, self._group
+        place = 0
+        while place < count and not self._unwanted():
+            places = range(place, min(count, place + group.size))
+            predicted = group.weigh(len(places))
+            await budget.admit(predicted, self.depth, self.clear_ahead)
+            started = self.means.loop.time()
+            items = await self.means.threads.run(self.name, self._indexed.pick, epoch, places)
+            nbytes = total_size(items)
+            budget.charge(nbytes - predicted)
+            group.learn(len(items), nbytes, self.means.loop.time() - started)
+            await self._emit(items, nbytes)
+            place = places.stop
+        return []
+
+
+class Group:
+    """How many items of a source to fetch with one thread hop: about 1 ms or 1 MB."""
+
+    def __init__(self) -> None:
+        self.size = 1
+        self._weight = 0
+
+    def weigh(self, count: int) -> int:
+        """Return what so many items will weigh."""
+        return self._weight * count
+
+    def learn(self, count: int, nbytes: int, seconds: float) -> None:
+        """Take note of what a hop brought, and how long it took."""
+        self._weight = max(nbytes // count, self._weight * 7 // 8)
+        worth = min(HOP_SECONDS * count / max(seconds, 1e-9), HOP_BYTES / max(1, self._weight))
+        self.size = max(1, min(int(worth), 2 * self.size, SPAN))
+
+
+class IterableSource(SourceStep):
+    """Draws from what can only be iterated, sync or async; `make` returns it anew for each epoch."""
+
+    def __init__(self, make: Callable[[], Any], *args: Any, call: bool) -> None:
+        super().__init__(*args)
+        self._make = make
+        self._call = call
+
+    async def _pass(self) -> list[Any]:
+        # A function of the user's may block, and what it returns tells which world it is of.
+        made = await self.means.threads.run(self.name, self._make) if self._call else self._make()
+        if isinstance(made, Awaitable):
+            made = await made
+        if isinstance(made, AsyncIterable):
+            async with IteratingAsync(made, self.name) as iterator:
+                await self._draw_on_loop(iterator)
+        elif isinstance(made, Iterable):
+            await self._draw_on_thread(made)
+        else:
+            message = f"{self.name} must return an iterable or an async iterable, not {type(made).__name__}"
+            raise PipelineError(message)
+        return []
+
+    async def _draw_on_thread(self, iterable: Iterable[Any]) -> None:
+        budget = self.means.budget
+        intake = Intake(self.name, self.means.loop, self.means.threads, iterable, budget.limit // 8)
+        reserve = 0
+        future = self.means.threads.submit(f"drawing from {self.name}", intake.draw)
+        future.add_done_callback(lambda _: intake.gate.open())
+        try:
+            while not self._unwanted():
+                # What lies in the intake is not charged by the item; this much is set aside for it.
+                budget.charge(intake.most - reserve)
+                reserve = intake.most
+                ended = future.done()
+                items, nbytes = intake.take()
+                if items:
+                    await budget.admit(nbytes, self.depth, self.clear_ahead)
+                    intake.let_go(nbytes)
+                    await self._emit(items, nbytes)
+                    del items
+                elif ended:
+                    future.result()
+                    return
+                else:
+                    await intake.wait()
+        finally:
+            budget.charge(-reserve)
+            intake.stop()
+            # Its outcome was taken above, or is nobody's; never looked at, asyncio would log it.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _draw_on_loop(self, iterator: AsyncIterator[Any]) -> None:
+        budget = self.means.budget
+        predicted = 0
+        while not self._unwanted():
+            if not budget.fits(predicted, self.depth):
+                await budget.admit(predicted, self.depth, self.clear_ahead)
+            try:
+                item = await anext(iterator)
+            except StopAsyncIteration:
+                budget.charge(-predicted)
+                return
+            heed_cancel()
+            nbytes = size_of(item)
+            budget.charge(nbytes - predicted)
+            predicted = nbytes
+            await self._emit([item], nbytes)
+            del item
+
+
+class Intake:
+    """What a thread draws from an iterable on its way to the loop, bounded by count and by bytes.
+
+    No lock is taken for an item. The thread appends, then looks whether the loop waits; the loop says that it
+    waits, then looks once more whether something was appended: one of the two sees the other. Each counter is
+    written by one side only.
+    """
+
+    def __init__(
+        self, name: str, loop: asyncio.AbstractEventLoop, threads: Threads, iterable: Iterable[Any], most: int
+    ) -> None:
+        self.gate = Gate()
+        self.most = most
+        """How many bytes it may hold; as many as the largest item seen, if that is more."""
+        self._name = name
+        self._loop = loop
+        self._threads = threads
+        self._iterable = iterable
+        self._items: deque[tuple[Any, int]] = deque()
+        self._drawn = 0
+        self._gone = 0
+        self._hungry = False
+        self._blocked = False
+        self._stopped = False
+        self._room = threading.Semaphore(0)
+
+    def draw(self) -> None:
+        """Draw until the iterable ends or `stop`, and close it; runs on the thread."""
+        try:
+            with Iterating(self._iterable, self._name, self._loop) as iterator:
+                self._draw(iterator)
+        except BaseException as error:
+            if not self._stopped:
+                raise
+            complain(self._loop, self._name, error)
+
+    def _draw(self, iterator: Iterator[Any]) -> None:
+        while not self._stopped:
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            except BaseException:
+                if self._stopped:
+                    return  # it failed at an item that nobody asks for any more
+                raise
+            nbytes = size_of(item)
+            self.most = max(self.most, nbytes)
+            self._drawn += nbytes
+            self._items.append((item, nbytes))
+            del item
+            if self._hungry:
+                self._hungry = False
+                with suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                    self._loop.call_soon_threadsafe(self.gate.open)
+            while self._full():
+                self._blocked = True
+                if self._full():
+                    self._threads.park(self._room)
+                self._blocked = False
+
+    def _full(self) -> bool:
+        waiting = self._drawn - self._gone
+        return not self._stopped and (len(self._items) >= SPAN or (waiting > 0 and waiting >= self.most))
+
+    def take(self) -> tuple[list[Any], int]:
+        """Take what has been drawn, and what it weighs; `let_go` says when that is booked elsewhere."""
+        items: list[Any] = []
+        nbytes = 0
+        while self._items and len(items) < SPAN:
+            item, size = self._items.popleft()
+            items.append(item)
+            nbytes += size
+        return items, nbytes
+
+    def let_go(self, nbytes: int) -> None:
+        """Make room for as much again."""
+        self._gone += nbytes
+        if self._blocked:
+            self._threads.unpark(self._room)
+
+    async def wait(self) -> None:
+        """Wait until something has been drawn, or the thread has ended."""
+        self._hungry = True
+        if not self._items:
+            await self.gate.wait()
+        self._hungry = False
+
+    def stop(self) -> None:
+        """Let the thread end when it next can."""
+        self._stopped = True
+        self._threads.unpark(self._room)

@@ -1,0 +1,153 @@
+"""What every step has: its tasks, its place on the way to the consumer, and the means of the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.out import Out
+from asyncfeed.engine.threads import Threads
+from asyncfeed.errors import Failure
+from asyncfeed.stages.base import Span
+
+
+class Means(Protocol):
+    """What a run lends to its steps."""
+
+    loop: asyncio.AbstractEventLoop
+    threads: Threads
+    budget: Budget
+
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start a task in the group of the run."""
+        ...
+
+    def dismiss(self, task: asyncio.Task[None]) -> None:
+        """Cancel a task that is not needed any more."""
+        ...
+
+    def skipped(self, failure: Failure) -> None:
+        """Note that a failed item was left out, as its stage's policy says."""
+        ...
+
+
+class Marks:
+    """How many epochs have ended, at each level."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, levels: int) -> None:
+        self._ended = [0] * (levels + 1)
+
+    def ended(self, level: int) -> int:
+        """Return how many epochs of this level have ended."""
+        return self._ended[level]
+
+    def note(self, mark: int) -> None:
+        """Count the epochs that end at a mark: those of its level and of all below."""
+        for level in range(min(mark + 1, len(self._ended))):
+            self._ended[level] += 1
+
+
+class Step:
+    """A source, a stage's work or a merge, as it runs.
+
+    `depth` grows towards the consumer. `after` is the step that takes what this one sends, None for the last.
+    """
+
+    def __init__(self, name: str, means: Means, levels: int) -> None:
+        self.name = name
+        self.means = means
+        self.depth = 0
+        self.levels = levels
+        self.tasks: list[asyncio.Task[None]] = []
+        self.before: list[Step] = []
+        self.after: Step | None = None
+        self.out: Out
+        self.sending = False
+        self._skip: tuple[int, int] | None = None
+
+    def start(self) -> None:
+        """Start the tasks of this step."""
+        raise NotImplementedError
+
+    def task(self, coroutine: Coroutine[Any, Any, None], role: str) -> None:
+        """Start one task of this step."""
+        self.tasks.append(self.means.start(coroutine, f"asyncfeed {self.name}: {role}"))
+
+    async def send(self, span: Span) -> None:
+        """Send a span on; then nothing may be on the way any more, which lets others in (see `Budget`)."""
+        self.sending = True
+        await self.out.send(span)
+        self.sending = False
+        if self.means.budget.waiting:
+            self.means.budget.poke()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an item has been taken in and not sent on."""
+        return self.sending
+
+    def clear_ahead(self) -> bool:
+        """Return whether nothing is on the way from here to the consumer."""
+        step: Step | None = self
+        while step is not None:
+            if len(step.out.sink) or (step is not self and step.busy):
+                return False
+            step = step.after
+        return True
+
+    def skip(self, level: int, ended: int) -> None:
+        """Produce nothing more for the epoch of `level` after which `ended` epochs had ended."""
+        self._skip = (level, ended)
+        for step in self.before:
+            step.skip(level, ended)
+
+    def skips(self, marks: Marks) -> bool:
+        """Return whether what comes at these marks is not wanted."""
+        return self._skip is not None and marks.ended(self._skip[0]) == self._skip[1]
+
+    def abandon(self) -> None:
+        """Stop this step and those before it: what they could still bring is not wanted."""
+        for task in self.tasks:
+            self.means.dismiss(task)
+        self.means.budget.charge(-self.drop())
+        for step in self.before:
+            step.abandon()
+
+    def drop(self) -> int:
+        """Forget what is held, and return how many bytes that was charged with."""
+        return 0
+
+
+class Gate:
+    """One task waits here until another opens it; opening it before it waits counts."""
+
+    __slots__ = ("_future", "_open", "waiting")
+
+    def __init__(self) -> None:
+        self._open = False
+        self._future: asyncio.Future[None] | None = None
+        self.waiting = False
+
+    def open(self) -> None:
+        """Let the waiting task go on, or the next that waits."""
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+        else:
+            self._open = True
+        self.waiting = False
+
+    async def wait(self) -> None:
+        """Wait until the gate is opened, and close it again."""
+        if not self._open:
+            self.waiting = True
+            self._future = asyncio.get_running_loop().create_future()
+            try:
+                await self._future
+            finally:
+                self._future = None
+                self.waiting = False
+        self._open = False

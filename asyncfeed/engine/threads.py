@@ -1,0 +1,166 @@
+"""Threads for what must not run on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", str]
+
+
+class Threads:
+    """The threads of one run: started when needed, reused, daemons.
+
+    The standard pool joins its threads when the interpreter exits, so one read that hangs would hold the
+    process for ever. These do not; `idle` waits for the ones that are busy, and `stuck` names them.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._name = name
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._busy: dict[threading.Thread, str] = {}
+        self._threads: list[threading.Thread] = []
+        self._pending = 0
+        self._parked: set[threading.Semaphore] = set()
+        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._reporting = False
+        self._all_idle: asyncio.Future[None] | None = None
+
+    async def run(self, what: str, fn: Callable[..., R], *args: Any) -> R:
+        """Call `fn(*args)` on a thread and return its result; `what` names the job in a report.
+
+        Cancelling stops the waiting, not the call: its result is dropped when it comes.
+        """
+        result: R = await self.submit(what, fn, *args)
+        return result
+
+    def submit(self, what: str, fn: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Start `fn(*args)` on a thread and return its future."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._pending >= len(self._threads):
+            name = f"{self._name}-worker-{len(self._threads)}"
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        self._pending += 1
+        self._jobs.put((fn, args, future, what))
+        return future
+
+    def _serve(self) -> None:
+        me = threading.current_thread()
+        while (job := self._jobs.get()) is not None:
+            fn, args, future, what = job
+            self._busy[me] = what
+            result, error = None, None
+            try:
+                result = fn(*args)
+            except BaseException as raised:  # noqa: BLE001 - it is handed on, whatever it is
+                error = raised
+            del self._busy[me]
+            self._done.append((future, result, error))
+            del job, fn, args, future, result, error  # an idle thread must not keep the last item alive
+            # The flag is read after the append and cleared before the queue is emptied, so either this
+            # thread wakes the loop or the loop has yet to look.
+            if not self._reporting:
+                self._reporting = True
+                try:
+                    self._loop.call_soon_threadsafe(self._report)
+                except RuntimeError:
+                    return  # the loop has closed: nobody waits for this any more
+
+    def _report(self) -> None:
+        self._reporting = False
+        while self._done:
+            future, result, error = self._done.popleft()
+            self._pending -= 1
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            elif isinstance(error, StopIteration):
+                # A future refuses it, as a coroutine does (PEP 479).
+                future.set_exception(_stop_iteration(error))
+            else:
+                future.set_exception(error)
+        if self._pending == 0 and self._all_idle is not None and not self._all_idle.done():
+            self._all_idle.set_result(None)
+
+    def park(self, room: threading.Semaphore) -> None:
+        """Wait, on one of these threads, until the loop calls `unpark`: the thread is busy, but at nothing."""
+        self._parked.add(room)
+        room.acquire()
+        self._parked.discard(room)
+
+    def unpark(self, room: threading.Semaphore) -> None:
+        """Let the thread go on that waits for this room, or the next that would."""
+        self._parked.discard(room)
+        room.release()
+
+    async def idle(self, grace: float) -> bool:
+        """Wait until no thread is busy, at most `grace` seconds; return whether that came true."""
+        if self._pending:
+            self._all_idle = self._loop.create_future()
+            await asyncio.wait([self._all_idle], timeout=grace)
+        return self._pending == 0
+
+    def close(self) -> None:
+        """Let the threads end, each when its job returns."""
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def join(self, grace: float) -> None:
+        """Wait until the idle threads have ended."""
+        for thread in self._threads:
+            if thread not in self._busy:
+                thread.join(grace)
+
+    def stuck(self) -> list[str]:
+        """Describe each busy thread: its name, its job, and where it stands."""
+        frames = sys._current_frames()  # noqa: SLF001 - the documented way to see another thread's stack
+        return [
+            f"thread {thread.name!r} is still in {what}:\n" + "".join(traceback.format_stack(frames[thread.ident]))
+            for thread, what in list(self._busy.items())
+            if thread.ident in frames
+        ]
+
+
+def _stop_iteration(error: StopIteration) -> RuntimeError:
+    wrapped = RuntimeError("a function raised StopIteration")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+class ThreadsExecutor(Executor):
+    """`Threads` as a `concurrent.futures.Executor`, for libraries that want one (aiofiles).
+
+    Only `loop.run_in_executor` may be used with it, from the run's own loop.
+    """
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Start the call on a thread."""
+        outcome: Future[R] = Future()
+
+        def call() -> None:
+            if not outcome.set_running_or_notify_cancel():
+                return
+            try:
+                outcome.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - it is handed on, whatever it is
+                outcome.set_exception(error)
+
+        self._threads.submit(getattr(fn, "__name__", "a call"), call)
+        return outcome

@@ -1,0 +1,192 @@
+"""The reorder window of a stage: spans taken in, with their results as they come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from asyncfeed.engine.crew import Policy
+from asyncfeed.engine.hop import DROPPED
+from asyncfeed.engine.step import Marks
+from asyncfeed.errors import Failure
+from asyncfeed.stages.base import NO_MARK, Span, Work
+from asyncfeed.trees import size_of, total_size
+
+if TYPE_CHECKING:
+    from asyncfeed.engine.step import Means, Step
+
+PENDING: Any = type("Pending", (), {"__slots__": (), "__repr__": lambda _: "PENDING"})()
+"""Stands where a result is not there yet."""
+
+SMALL = 4096
+"""Items that need fewer bytes than this are admitted to the budget by the span, not one by one."""
+
+
+class Entry:
+    """A span in the window: its items, their results, and how far it has come."""
+
+    __slots__ = (
+        "awaited", "big", "charged", "failure", "items", "mark", "order", "ordinals", "out", "sent", "share",
+        "special", "taken", "untaken", "weight",
+    )  # fmt: skip
+
+    def __init__(self, span: Span, *, ordered: bool) -> None:
+        self.items = span.items
+        self.ordinals = span.ordinals
+        self.mark = span.mark
+        self.failure = span.failure
+        self.out: list[Any] = [PENDING] * len(span.items)
+        self.order: list[int] | None = None if ordered else []
+        """Unordered: the places of the results, as they came."""
+        self.charged = span.nbytes
+        self.share = span.nbytes // max(1, len(span.items))
+        self.big = False
+        self.special = False
+        """Whether a result may be a failure or a dropped item."""
+        self.untaken = enumerate(span.items)
+        """What workers take from, each item once; `taken` counts along where somebody needs to know."""
+        self.taken = 0
+        self.weight: int | None = None
+        """What the results will weigh together; None where they are weighed one by one."""
+        self.sent = 0
+        self.awaited = -1
+        """The place whose result the sending task sleeps for."""
+
+
+class Weights:
+    """What a result weighs against the item it is made from, learned on the way."""
+
+    def __init__(self, work: Work) -> None:
+        self._cost = work.cost
+        self.ratio = 1.0
+        self.unknown = work.cost is None
+
+    def measure(self, items: list[Any]) -> int:
+        """Return what the items weigh."""
+        return sum(map(self._cost, items)) if self._cost is not None else total_size(items)
+
+    def predict(self, items: list[Any]) -> int | None:
+        """Return what the results will weigh; None where no result has been seen."""
+        return None if self.unknown else int(self.measure(items) * self.ratio)
+
+    def learn(self, results: list[Any], weight: int) -> int:
+        """Take note of results made from items of `weight`; return what they weigh."""
+        actual = sum(size_of(each) for each in results if type(each) is not Failure and each is not PENDING)
+        if actual:
+            seen = actual / max(1, weight)
+            self.ratio = seen if self.unknown else max(seen, 0.9 * self.ratio + 0.1 * seen)
+            self.unknown = False
+        return actual
+
+
+class Window:
+    """The entries of a stage, in the order of the stream."""
+
+    def __init__(self, work: Work, means: Means, step: Step) -> None:
+        self.entries: deque[Entry] = deque()
+        self.held = 0
+        """How many items were taken in and not sent on."""
+        self.waiting = 0
+        """How many taken items wait for memory."""
+        self._work = work
+        self._means = means
+        self._passed = Marks(step.levels)
+        self._seen = 0
+        self._policy = Policy(work, means)
+
+    def clear(self) -> int:
+        """Forget everything and return how many bytes it was charged with."""
+        charged = sum(entry.charged for entry in self.entries)
+        for entry in self.entries:
+            entry.items.clear()  # a worker that is in it finds no more
+        self.entries.clear()
+        self.held = 0
+        return charged
+
+    def is_next(self, entry: Entry, place: int) -> bool:
+        """Return whether nothing in the window can be sent before this item is there."""
+        if entry.order is None:
+            return bool(self.entries) and self.entries[0] is entry and entry.sent == place
+        return sum(each.taken - len(each.order or ()) for each in self.entries) <= self.waiting
+
+    def keep(self, entry: Entry, item: Any, result: object) -> Any:
+        """Return the item where a filter's result is true."""
+        if result:
+            return item
+        entry.special = True
+        return DROPPED
+
+    def ready(self, skips: Callable[[Marks], bool]) -> Span | None:
+        """Take what can be sent on now; None where the next result is not there yet."""
+        return self._in_order(skips) if self._work.ordered else self._as_they_came(skips)
+
+    def _in_order(self, skips: Callable[[Marks], bool]) -> Span | None:
+        if not self.entries:
+            return None
+        entry = self.entries[0]
+        out, start = entry.out, entry.sent
+        stop, count = start, len(entry.out)
+        while stop < count and out[stop] is not PENDING:
+            stop += 1
+        if start == stop < count:
+            entry.awaited = start
+            return None
+        entry.sent = stop
+        if start == 0 and stop == count:
+            return self._span(entry, out, entry.ordinals, skips)
+        piece, ordinals = out[start:stop], entry.ordinals[start:stop]
+        out[start:stop] = [None] * (stop - start)  # sent: not ours to keep alive
+        return self._span(entry, piece, ordinals, skips)
+
+    def _as_they_came(self, skips: Callable[[Marks], bool]) -> Span | None:
+        for entry in self.entries:
+            order = entry.order or []
+            places = order[entry.sent :]
+            complete = len(order) == len(entry.out)
+            if places or (complete and entry is self.entries[0]):
+                entry.sent = len(order)
+                piece = [entry.out[place] for place in places]
+                for place in places:
+                    entry.out[place] = None
+                return self._span(entry, piece, [entry.ordinals[place] for place in places], skips)
+            if entry.mark != NO_MARK or entry.failure is not None:
+                return None  # nothing overtakes the end of an epoch
+        return None
+
+    def _span(self, entry: Entry, piece: list[Any], ordinals: Any, skips: Callable[[Marks], bool]) -> Span:
+        self.held -= len(piece)
+        failure = None
+        if entry.special:
+            piece, ordinals, failure = self._sift(piece, ordinals, ignore=skips(self._passed))
+        elif skips(self._passed):
+            piece, ordinals = [], ()
+        self._seen += len(piece)
+        nbytes = total_size(piece)
+        moved = min(nbytes, entry.charged)
+        entry.charged -= moved
+        self._means.budget.charge(nbytes - moved)
+        span = Span(piece, ordinals, NO_MARK, failure, nbytes)
+        if failure is None and entry.sent == len(entry.out) and entry is self.entries[0]:
+            self.entries.popleft()
+            self._means.budget.charge(-entry.charged)
+            entry.charged = 0
+            span.mark, span.failure = entry.mark, entry.failure
+            if span.mark != NO_MARK:
+                self._passed.note(span.mark)
+        return span
+
+    def _sift(self, piece: list[Any], ordinals: Any, *, ignore: bool) -> tuple[list[Any], Any, Failure | None]:
+        """Leave out what was dropped; stop before an item that failed, unless the policy skips it."""
+        kept: list[Any] = []
+        places: list[Any] = []
+        for item, ordinal in zip(piece, ordinals, strict=True):
+            if type(item) is Failure:
+                if ignore:
+                    continue
+                if not self._policy.forgives(item, self._seen + len(kept)):
+                    return kept, places, item
+            elif item is not DROPPED and not ignore:
+                kept.append(item)
+                places.append(ordinal)
+        return kept, places, None

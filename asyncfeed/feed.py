@@ -1,0 +1,258 @@
+"""Feed: a running pipeline in the user's hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar
+
+from asyncfeed.engine.loops import new_event_loop
+from asyncfeed.engine.outlet import Failed
+from asyncfeed.engine.run import Driver, Run
+from asyncfeed.errors import ClosedError, Failure
+from asyncfeed.stats import FeedStats
+
+if TYPE_CHECKING:
+    from asyncfeed.pipeline import Pipeline
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
+    """One pass over a pipeline, to iterate, watch and stop.
+
+    `with` (or a plain `for`) runs it on a background thread with an event loop of its own; any number of
+    threads may then draw from it, and each batch goes to exactly one. `async with` (or `async for`) runs it on
+    the caller's loop, where any number of tasks may draw. The first of them to be used decides.
+
+    Order: that of the description, whoever draws. Memory: `memory_limit` bytes for everything in flight.
+    Errors: a failing item raises its own exception at its place in the order, again for every later draw;
+    `failure` holds the same as data. After `stop` or the end of the `with` block, drawing raises `ClosedError`.
+
+    >>> import asyncfeed as af
+    >>> with af.items(range(5)).batch(2).open() as feed:
+    ...     [batch.tolist() for batch in feed]
+    [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(self, pipeline: Pipeline[T_co], *, memory_limit: int, grace: float, epoch: int = 0) -> None:
+        self.pipeline = pipeline
+        self._epoch = epoch
+        self._memory_limit = memory_limit
+        self._grace = grace
+        self._run: Run | None = None
+        self._driver: Driver | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._starting = threading.Lock()
+        self._stopped: str | None = None
+
+    # -- starting
+
+    def _begin(self) -> Run:
+        """Start on a background thread, where that has not happened."""
+        with self._starting:
+            if self._run is None:
+                self._check_open()
+                loop = new_event_loop()
+                try:
+                    self._run = self._new_run(loop)
+                except BaseException:
+                    loop.close()
+                    raise
+                self._driver = Driver(self._run)
+                self._driver.start()
+        self._check_run(self._run)
+        if self._driver is None:
+            raise ClosedError("this feed runs on an event loop: draw from it with `async for`, on that loop")
+        return self._run
+
+    def _begin_async(self) -> Run:
+        """Start on the running loop, where that has not happened."""
+        loop = asyncio.get_running_loop()
+        with self._starting:
+            if self._run is None:
+                self._check_open()
+                self._run = self._new_run(loop)
+                self._task = self._run.begin()
+        self._check_run(self._run)
+        if self._run.loop is not loop:
+            raise ClosedError("this feed runs on another event loop or thread: draw from it there")
+        return self._run
+
+    def _check_open(self) -> None:
+        if self._stopped is not None:
+            raise ClosedError(f"the feed was stopped: {self._stopped}")
+
+    def _check_run(self, run: Run) -> None:
+        if run.forked:
+            _forked()
+        # `stop` takes no lock, so that a signal handler may call it: it may just have missed the run.
+        if self._stopped is not None:
+            run.request_stop(self._stopped)
+
+    def _new_run(self, loop: asyncio.AbstractEventLoop) -> Run:
+        run = Run(
+            self.pipeline,
+            loop=loop,
+            memory_limit=self._memory_limit,
+            grace=self._grace,
+            epoch=self._epoch,
+        )
+        # Neither the tasks nor the threads hold the feed, so this is called when the user lets go of it.
+        weakref.finalize(self, run.request_stop, "nobody holds the feed any more").atexit = False
+        return run
+
+    # -- drawing
+
+    def __iter__(self) -> Self:
+        """Return the feed itself: iterating goes on where it stands."""
+        return self
+
+    def __next__(self) -> T_co:
+        """Return the next batch; waits for it, and Ctrl-C interrupts the wait."""
+        run = self._run
+        if run is None or self._driver is None:
+            run = self._begin()
+        if run.forked:
+            _forked()
+        try:
+            batch: T_co = run.outlet.take()
+        except Failed:
+            error = run.outlet.failure
+        else:
+            return batch
+        self._raise(error)
+
+    def __aiter__(self) -> Self:
+        """Return the feed itself: iterating goes on where it stands."""
+        return self
+
+    async def __anext__(self) -> T_co:
+        """Return the next batch, waiting for it on the loop; cancelling the wait loses nothing."""
+        run = self._run
+        if run is None or self._task is None or run.loop is not asyncio.get_running_loop():
+            run = self._begin_async()
+        if run.forked:
+            _forked()
+        try:
+            batch: T_co = await run.outlet.take_async()
+        except Failed:
+            error = run.outlet.failure
+        else:
+            return batch
+        self._raise(error)
+
+    def _raise(self, failure: Failure | None) -> NoReturn:
+        assert failure is not None
+        error = failure.error
+        try:
+            # Each draw raises from the same point, so the traceback does not grow with every one.
+            raise error.with_traceback(failure.traceback)
+        finally:
+            del error, failure, self  # the frames in the traceback would hold the feed, and it them
+
+    # -- stopping
+
+    def stop(self, reason: str = "stop() was called") -> None:
+        """Stop the run from any thread, task or signal handler, without waiting.
+
+        Drawing then raises `ClosedError` with the first reason given; a feed that has not started never will.
+        """
+        if self._stopped is None:
+            self._stopped = reason
+        if self._run is not None:
+            self._run.request_stop(reason)
+
+    def close(self) -> None:
+        """Stop and wait until everything is closed; a function that hangs is waited for `grace` seconds.
+
+        A feed that runs on an event loop is only stopped: `aclose` waits for it.
+        """
+        self.stop("the feed was closed")
+        if self._run is None or self._run.forked:
+            return
+        if self._driver is not None:
+            self._driver.join()
+        self._run.outlet.clear()
+
+    async def aclose(self) -> None:
+        """Stop and wait until everything is closed, on the loop of the feed."""
+        self.stop("the feed was closed")
+        run, task = self._run, self._task
+        if run is None or run.forked:
+            return
+        if self._driver is not None:
+            await self._driver.join_async()
+            run.outlet.clear()
+        elif task is not None and run.loop is asyncio.get_running_loop():
+            run.outlet.finish(stopped="the feed was closed")
+            await _ended(task, self._grace + 1.0)
+            run.outlet.clear()
+
+    def __enter__(self) -> Self:
+        """Start on a background thread."""
+        self._begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Start on the running loop."""
+        self._begin_async()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.aclose()
+
+    # -- looking
+
+    @property
+    def failure(self) -> Failure | None:
+        """The item that ended the run: its exception, stage, key, ordinal and epoch; None where none did."""
+        return None if self._run is None else self._run.outlet.failure
+
+    @property
+    def skipped(self) -> list[Failure]:
+        """The items that `on_error="skip"` left out; the first thousand, `stats().skipped` counts all."""
+        return [] if self._run is None else list(self._run.failures)
+
+    def stats(self) -> FeedStats:
+        """Return what has happened so far."""
+        run = self._run
+        if run is None:
+            return FeedStats(0, 0, 0.0, 0.0, 0.0, 0, 0, 0, self._memory_limit)
+        return run.stats()
+
+    def explain(self) -> str:
+        """Return how the pipeline runs: its stages, what bounds each, and the memory budget."""
+        return self.pipeline.explain(memory_limit=self._memory_limit)
+
+
+async def _ended(task: asyncio.Task[None], seconds: float) -> None:
+    """Wait for a task, also when this wait is cancelled: as a task group, which leaves nothing behind."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done() and loop.time() < deadline:
+        try:
+            await asyncio.wait([task], timeout=deadline - loop.time())
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+def _forked() -> NoReturn:
+    raise ClosedError(
+        "this feed was opened before a fork, and its threads did not come along: open one in the new process"
+    )

@@ -1,0 +1,1 @@
+"""From bytes to samples: one decoder per file format."""

@@ -1,0 +1,138 @@
+"""The `.npy` format: one array behind a header of about 128 bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from asyncfeed.errors import Corrupt
+from asyncfeed.formats.base import Decoder, Header
+from asyncfeed.storage.base import Bytes, File
+
+_MAGIC = b"\x93NUMPY"
+_LONGEST = 10_000
+"""numpy's own limit for the header's text, which it evaluates."""
+
+
+@dataclass(frozen=True, repr=False)
+class Npy(Decoder["np.ndarray[Any, np.dtype[Any]]"]):
+    """Arrays as `numpy.save` writes them.
+
+    The array is a writable view of the buffer: no copy. Shape, byte order and memory order are kept.
+    Arrays of objects are refused, as they are pickles and a pickle can run any code.
+
+    >>> npy.decode(np.frombuffer(b"...", np.uint8), File("a.npy"))
+    Traceback (most recent call last):
+        ...
+    asyncfeed.errors.Corrupt: a.npy is not an .npy file: it starts with b'...'
+    """
+
+    name = "npy"
+    probes = True
+
+    def probe(self, head: Bytes, file: File) -> Header:
+        """Return what the header says."""
+        return parse_header(head, file)
+
+    def decode(self, buffer: Bytes, file: File) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return the array in `buffer`, as a view of it."""
+        header = parse_header(buffer, file)
+        held = len(buffer) - header.offset
+        if held != header.nbytes:
+            raise _wrong_size(header, held, file)
+        try:
+            if header.fortran_order:
+                return np.ndarray(header.shape, header.dtype, buffer, header.offset, order="F")
+            return np.ndarray(header.shape, header.dtype, buffer, header.offset)
+        except (ValueError, OverflowError) as error:  # more dimensions than numpy can have, or longer ones
+            raise Corrupt(f"{file.path} has a header that makes no array: shape {header.shape}") from error
+
+
+npy = Npy()
+
+
+def parse_header(buffer: Bytes, file: File) -> Header:
+    """Return the header at the start of `buffer`, which holds the file's first bytes or all of them.
+
+    Headers are remembered by their bytes, the last 1,024 of them, as numpy takes 50 us to parse one. Raises
+    `Corrupt` for what is no header, is cut short, or describes objects.
+
+    >>> from io import BytesIO
+    >>> np.save(saved := BytesIO(), np.zeros((2, 3), "f4"))
+    >>> parse_header(np.frombuffer(saved.getvalue(), np.uint8), File("a.npy")).shape
+    (2, 3)
+    """
+    view = buffer.data
+    if len(view) < 12:
+        raise _not_npy(bytes(view), file)
+    # The length of the text is two bytes in version 1 and four in the later ones; both start at byte 8.
+    end = 10 + view[8] + (view[9] << 8) if view[6] == 1 else 12 + int.from_bytes(view[8:12], "little")
+    if end > _LONGEST:
+        start = bytes(view[:6])
+        raise _bad(file, f"{end} bytes long") if start == _MAGIC else _not_npy(start, file)
+    if end > len(view):
+        raise _not_npy(bytes(view), file)
+    try:
+        return _parse(bytes(view[:end]))
+    except _HeaderError as error:
+        raise Corrupt(f"{file.path} {error}") from error.__cause__
+
+
+class _HeaderError(Exception):
+    """What is wrong with a header; the file it is in is not known here."""
+
+
+@lru_cache(maxsize=1024)
+def _parse(head: bytes) -> Header:
+    if not head.startswith(_MAGIC):
+        raise _HeaderError(f"is not an .npy file: it starts with {head[:6]!r}")
+    version = head[6], head[7]
+    if version not in {(1, 0), (2, 0), (3, 0)}:
+        raise _HeaderError(f"is an .npy file of version {version[0]}.{version[1]}, which is not known")
+    try:
+        shape, fortran_order, dtype = _read(head)
+    except Exception as error:  # numpy evaluates the text, so anything may come out of a broken one
+        raise _HeaderError(f"has a broken .npy header: {error}") from error
+    if dtype.hasobject:
+        raise _HeaderError(
+            f"holds Python objects ({dtype}), which are never unpickled: save it with a plain dtype, "
+            "as in numpy.save(path, array.astype('float32'), allow_pickle=False)"
+        )
+    if any(size < 0 for size in shape):
+        raise _HeaderError(f"has a broken .npy header: shape {shape}")
+    return Header(shape, dtype, fortran_order, len(head), math.prod(shape) * dtype.itemsize)
+
+
+def _read(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    if head[6] == 1:
+        return npy_format.read_array_header_1_0(BytesIO(head[8:]))
+    if head[6] == 3:
+        # Version 3 is version 2 in UTF-8. Escaped, its text is the same literal in ASCII, and numpy has no
+        # public function for version 3.
+        text = head[12:].decode("utf-8").encode("ascii", "backslashreplace")
+        head = head[:8] + len(text).to_bytes(4, "little") + text
+    return npy_format.read_array_header_2_0(BytesIO(head[8:]))
+
+
+def _wrong_size(header: Header, held: int, file: File) -> Corrupt:
+    asked = f"{header.nbytes} bytes for shape {header.shape} of {header.dtype}, and {held} follow it"
+    fix = "the file is cut short" if held < header.nbytes else "save one array per file"
+    return Corrupt(f"{file.path} does not fit its header, which asks for {asked}: {fix}")
+
+
+def _not_npy(start: bytes, file: File) -> Corrupt:
+    if not start:
+        return Corrupt(f"{file.path} is empty, where an .npy file was expected")
+    if start[:6] == _MAGIC[: len(start)]:
+        return Corrupt(f"{file.path} is cut short: it ends within its .npy header, after {len(start)} bytes")
+    return Corrupt(f"{file.path} is not an .npy file: it starts with {start[:6]!r}")
+
+
+def _bad(file: File, what: str) -> Corrupt:
+    return Corrupt(f"{file.path} has an .npy header {what}, and numpy reads at most {_LONGEST}")

@@ -1,0 +1,81 @@
+"""Files that are one text, and files that are one JSON document."""
+
+from __future__ import annotations
+
+import codecs
+import json as standard_json
+from dataclasses import dataclass
+from typing import Any
+
+from asyncfeed.errors import Corrupt, PipelineError
+from asyncfeed.formats.base import Decoder
+from asyncfeed.storage.base import Bytes, File
+
+
+@dataclass(frozen=True, repr=False)
+class Text(Decoder[str]):
+    """A file as one `str`, with its line ends as they are.
+
+    UTF-8, or what `text(encoding=...)` says. Bytes that are not of this encoding are `Corrupt`, and the
+    message says where the first of them is.
+
+    >>> text(encoding="latin-1")
+    text(encoding='latin-1')
+    """
+
+    name = "text"
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        try:
+            codecs.lookup(self.encoding)
+        except (LookupError, TypeError, ValueError) as error:
+            raise PipelineError(
+                f"text: there is no encoding {self.encoding!r}; the usual one is 'utf-8'"
+            ) from error
+
+    def __call__(self, *, encoding: str) -> Text:
+        """Return a decoder for another encoding."""
+        return Text(encoding)
+
+    def decode(self, buffer: Bytes, file: File) -> str:
+        """Return the text in `buffer`."""
+        try:
+            return str(buffer.data, self.encoding)
+        except UnicodeDecodeError as error:
+            raise _not_text(file, error) from error
+
+
+@dataclass(frozen=True, repr=False)
+class Json(Decoder[Any]):
+    """A file as one JSON document: dicts, lists, strings, numbers.
+
+    The encoding is UTF-8, -16 or -32 and is seen from the bytes. What is no JSON is `Corrupt`.
+
+    >>> json
+    json
+    """
+
+    name = "json"
+
+    def decode(self, buffer: Bytes, file: File) -> Any:
+        """Return the document in `buffer`."""
+        try:
+            return standard_json.loads(buffer.tobytes())
+        except UnicodeDecodeError as error:
+            raise _not_text(file, error) from error
+        except RecursionError as error:
+            raise Corrupt(f"{file.path} is JSON nested too deeply to read") from error
+        except ValueError as error:  # not only JSONDecodeError: a number of too many digits is one as well
+            raise Corrupt(f"{file.path} is not JSON: {error}") from error
+
+
+text = Text()
+json = Json()
+
+
+def _not_text(file: File, error: UnicodeDecodeError) -> Corrupt:
+    return Corrupt(
+        f"{file.path} is not {error.encoding}: byte 0x{error.object[error.start]:02x} at offset "
+        f"{error.start} ({error.reason}); for another encoding write text(encoding=...)"
+    )

@@ -1,0 +1,491 @@
+"""Pipeline: the description of what is read, and how it becomes batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.base import Concurrency, Indexed, Node, OnError, Source, fold
+from asyncfeed.stages.batch import Batch
+from asyncfeed.stages.bucket import Bucket
+from asyncfeed.stages.enumerate import Enumerate
+from asyncfeed.stages.filter import Filter
+from asyncfeed.stages.flat_map import FlatMap
+from asyncfeed.stages.load import Load
+from asyncfeed.stages.map import Map
+from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.prefetch import Prefetch
+from asyncfeed.stages.repeat import Repeat
+from asyncfeed.stages.shuffle import Shuffle
+from asyncfeed.stages.take import Skip, Take
+from asyncfeed.stages.unbatch import Unbatch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from asyncfeed.feed import Feed
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+U = TypeVar("U")
+
+GRACE = 5.0
+"""Seconds that a function may go on after the feed was stopped, before it is reported and left behind."""
+
+
+class Pipeline(Generic[T_co]):
+    """A description of an input pipeline; nothing is read before it is opened or iterated.
+
+    Immutable: each method returns a new pipeline, so a prefix can be shared. Two pipelines are equal where
+    they are written the same. Iterating one runs it once, `for` on a background thread, `async for` on the
+    caller's loop; `open` gives the run to hold.
+
+    >>> import asyncfeed as af
+    >>> numbers = af.items(range(5))
+    >>> numbers.repeat(2).batch(3, drop_remainder=True)
+    items(range(0, 5)).repeat(2).batch(3, drop_remainder=True)
+    >>> [batch.tolist() for batch in numbers.repeat(2).batch(3, drop_remainder=True)]
+    [[0, 1, 2], [3, 4, 0], [1, 2, 3]]
+    """
+
+    __slots__ = ("source", "stages")
+
+    source: Source
+    stages: tuple[Node, ...]
+
+    def __init__(self, source: Source, stages: tuple[Node, ...] = ()) -> None:
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "stages", stages)
+
+    # -- order
+
+    def shuffle(self, *, seed: int = 0, buffer: int | None = None) -> Pipeline[T_co]:
+        """Put the items of each epoch in a random order, another one each epoch, that `seed` decides.
+
+        Without `buffer`: an exact permutation, computed and not stored, of a source whose items can be reached
+        by number (files, sequences, arrays, and what only rearranges them). No memory, no start-up time.
+        With it: a stream through a buffer of so many items, as TensorFlow's `Dataset.shuffle`.
+
+        Raises:
+            PipelineError: there is no `buffer` and the items cannot be reached by number.
+
+        >>> import asyncfeed as af
+        >>> sorted(af.items(range(5)).shuffle(seed=1))
+        [0, 1, 2, 3, 4]
+        """
+        return self._then(Shuffle(seed=seed, buffer=buffer))
+
+    def repeat(self, count: int | None = None) -> Pipeline[T_co]:
+        """Go through everything above `count` times, or for ever.
+
+        Stages above see where an epoch ends, stages below do not: `repeat().batch()` makes batches across
+        epochs, `batch().repeat()` does not. Reading ahead never pauses between epochs.
+
+        Raises:
+            PipelineError: the source is an iterator, which can be read only once.
+
+        >>> import asyncfeed as af
+        >>> [batch.tolist() for batch in af.items(range(3)).batch(2).repeat(2)]
+        [[0, 1], [2], [0, 1], [2]]
+        """
+        return self._then(Repeat(count))
+
+    def take(self, count: int) -> Pipeline[T_co]:
+        """Keep the first `count` items of each epoch.
+
+        >>> import asyncfeed as af
+        >>> list(af.items(range(5)).take(2))
+        [0, 1]
+        """
+        return self._then(Take(count))
+
+    def skip(self, count: int) -> Pipeline[T_co]:
+        """Leave out the first `count` items of each epoch.
+
+        >>> import asyncfeed as af
+        >>> list(af.items(range(5)).skip(3))
+        [3, 4]
+        """
+        return self._then(Skip(count))
+
+    def enumerate(self, start: int = 0) -> Pipeline[tuple[int, T_co]]:
+        """Pair each item with its number in the epoch.
+
+        >>> import asyncfeed as af
+        >>> list(af.items("ab".upper).enumerate(start=1))
+        [(1, 'A'), (2, 'B')]
+        """
+        return self._then(Enumerate(start))
+
+    # -- work
+
+    def load(
+        self,
+        decoder: Any,
+        *,
+        concurrency: Concurrency = "auto",
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+    ) -> Pipeline[Any]:
+        """Read each `File` in the items and decode it: many reads in flight, results in order.
+
+        `decoder` is one of ours (`npy`, `npz`, `raw(...)`, `text`, `json`) or any function of the bytes. In a
+        tree of files every file is loaded; what is no file stays as it is.
+
+        Memory: an item is counted with the file's size before it is read. Errors: what reading or decoding
+        raises, naming the file. For `on_error` see `map`.
+
+        >>> import asyncfeed as af, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+        >>> _ = path.write_text("hello")
+        >>> list(af.files(str(path)).load(af.text))
+        ['hello']
+        """
+        return self._then(
+            Load(decoder, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
+        )
+
+    @overload
+    def map(
+        self, fn: Callable[[T_co], Awaitable[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        rng: Literal[False] = ..., seed: int = ..., on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T_co], U], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        rng: Literal[False] = ..., seed: int = ..., on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T_co, np.random.Generator], Awaitable[U]], *, concurrency: Concurrency = ...,
+        ordered: bool = ..., rng: Literal[True], seed: int = ..., on_error: OnError = ...,
+        skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T_co, np.random.Generator], U], *, concurrency: Concurrency = ...,
+        ordered: bool = ..., rng: Literal[True], seed: int = ..., on_error: OnError = ...,
+        skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        concurrency: Concurrency = "auto",
+        ordered: bool = True,
+        rng: bool = False,
+        seed: int = 0,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+    ) -> Pipeline[Any]:
+        """Replace each item by `fn(item)`; a sync function runs on threads, an async one on the loop.
+
+        Order: that of the items, whatever `concurrency` (how many calls at a time; "auto" finds it);
+        `ordered=False` hands results on as they come. With `rng=True` the function is called with the item and
+        a `numpy.random.Generator` made from (seed, epoch, ordinal): the same numbers at any concurrency.
+
+        Errors: by default an item that fails ends the run with its own exception, after all items before it.
+        `on_error="skip"` leaves it out instead; `skip_limit` says how many may be (a count, or a rate below 1).
+
+        >>> import asyncfeed as af
+        >>> list(af.items(range(4)).map(lambda x: x * x))
+        [0, 1, 4, 9]
+        """
+        return self._then(
+            Map(
+                fn, concurrency=concurrency, ordered=ordered, rng=rng, seed=seed,
+                on_error=on_error, skip_limit=skip_limit,
+            )
+        )  # fmt: skip
+
+    def filter(
+        self,
+        fn: Callable[[T_co], object],
+        *,
+        concurrency: Concurrency = "auto",
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+    ) -> Pipeline[T_co]:
+        """Keep the items for which `fn(item)` is true; sync or async, with the options of `map`.
+
+        >>> import asyncfeed as af
+        >>> list(af.items(range(5)).filter(lambda x: x % 2))
+        [1, 3]
+        """
+        return self._then(
+            Filter(fn, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
+        )
+
+    @overload
+    def flat_map(
+        self, fn: Callable[[T_co], AsyncIterable[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def flat_map(
+        self, fn: Callable[[T_co], Iterable[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def flat_map(
+        self, fn: Callable[[T_co], Awaitable[Iterable[U]]], *, concurrency: Concurrency = ...,
+        ordered: bool = ..., on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    def flat_map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        concurrency: Concurrency = "auto",
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+    ) -> Pipeline[Any]:
+        """Replace each item by the elements of `fn(item)`, an iterable or async iterable, as they come.
+
+        `concurrency` items are open at a time; the first in order streams, the others gather a bounded
+        number of elements. Options as for `map`.
+
+        >>> import asyncfeed as af
+        >>> list(af.items([1, 2, 3]).flat_map(range))
+        [0, 0, 1, 0, 1, 2]
+        """
+        return self._then(
+            FlatMap(fn, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
+        )
+
+    # -- shape
+
+    def batch(self, size: int, *, drop_remainder: bool = False) -> Pipeline[Any]:
+        """Stack each `size` samples: every leaf becomes an array with a new first axis.
+
+        Samples are trees of arrays and numbers; a batch has their structure. Numbers become int64, float64 or
+        bool, text and other objects arrays of objects; arrays keep their dtype. The last batch of an epoch is
+        smaller, or dropped. Memory: a batch is one new 64-byte aligned array per leaf, never reused.
+
+        Raises (at the batch): ValueError where samples differ in structure, dtype or shape, naming two.
+
+        >>> import asyncfeed as af
+        >>> [batch.tolist() for batch in af.items(range(5)).batch(2)]
+        [[0, 1], [2, 3], [4]]
+        """
+        return self._then(Batch(size, drop_remainder=drop_remainder))
+
+    def pad(
+        self,
+        *,
+        value: Any = 0,
+        to: int | tuple[int | None, ...] | None = None,
+        multiple_of: int | tuple[int | None, ...] | None = None,
+        lengths: bool = False,
+    ) -> Pipeline[Any]:
+        """Make ragged arrays one shape by adding `value` at the end of their axes.
+
+        Right after `batch` or `bucket` to the longest of the batch, to `to`, or to the next `multiple_of`.
+        Anywhere else each sample is padded to `to`. `lengths=True` gives (batch, true lengths), as
+        TensorFlow's `padded_batch` beside a length column.
+
+        >>> import asyncfeed as af, numpy as np
+        >>> next(iter(af.items([np.ones(1), np.ones(3)]).batch(2).pad())).tolist()
+        [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+        """
+        node = Pad(value=value, to=to, multiple_of=multiple_of, lengths=lengths)
+        if not (self.stages and self.stages[-1].absorb(node)):
+            node.steps()  # raises here where it cannot stand alone
+        return self._then(node)
+
+    def bucket(
+        self,
+        *,
+        boundaries: Sequence[int],
+        size: int | Sequence[int],
+        length_of: Callable[[Any], Any] | None = None,
+        drop_remainder: bool = False,
+    ) -> Pipeline[Any]:
+        """Batch samples of similar length together, as TensorFlow's `bucket_by_sequence_length`.
+
+        A sample shorter than `boundaries[0]` goes to the first bucket, and so on; a bucket that is full
+        becomes a batch. `length_of` is a function of the sample, by default axis 0 of its first array. Usually
+        followed by `pad`.
+
+        >>> import asyncfeed as af, numpy as np
+        >>> ragged = af.items([np.ones(n) for n in (1, 9, 2, 8)])
+        >>> [batch.shape for batch in ragged.bucket(boundaries=[5], size=2).pad()]
+        [(2, 2), (2, 9)]
+        """
+        sizes = size if isinstance(size, int) else tuple(size)
+        return self._then(Bucket(tuple(boundaries), sizes, length_of=length_of, drop_remainder=drop_remainder))
+
+    def unbatch(self) -> Pipeline[Any]:
+        """Take batches apart along their first axis; the rows are views.
+
+        >>> import asyncfeed as af
+        >>> [int(row) for row in af.items(range(3)).batch(2).unbatch()]
+        [0, 1, 2]
+        """
+        return self._then(Unbatch())
+
+    # -- flow
+
+    def prefetch(self, count: int) -> Pipeline[T_co]:
+        """Keep up to `count` items ready here; as the last stage, for the consumer.
+
+        >>> import asyncfeed as af
+        >>> list(af.items(range(3)).prefetch(8))
+        [0, 1, 2]
+        """
+        return self._then(Prefetch(count))
+
+    # -- running
+
+    def open(self, *, memory_limit: int | None = None, grace: float = GRACE, epoch: int = 0) -> Feed[T_co]:
+        """Return a feed: one pass over this pipeline, to iterate, watch and stop.
+
+        `memory_limit` bounds in bytes what is in flight: queues, reads, reorder windows and prefetched batches
+        together (default: a quarter of the machine's memory, at most 1 GiB). An item larger than that passes
+        alone. `grace` is how many seconds a hanging function is waited for when the feed is closed.
+        `epoch` counts on from earlier runs: run after run with 0, 1, 2, ... shuffles and draws random numbers as
+        a `repeat` over all of it would (one that never ends counts as one epoch).
+
+        >>> import asyncfeed as af
+        >>> with af.items(range(3)).open() as feed:
+        ...     next(feed), feed.stats().batches
+        (0, 1)
+        """
+        from asyncfeed.feed import Feed  # noqa: PLC0415 - the description does not need the engine
+
+        if memory_limit is not None and memory_limit < 1:
+            raise PipelineError(f"open: memory_limit must be at least 1 byte, not {memory_limit}")
+        if grace < 0:
+            raise PipelineError(f"open: grace must not be negative, not {grace}")
+        if epoch < 0:
+            raise PipelineError(f"open: epoch must not be negative, not {epoch}")
+        self.source.claim()
+        return Feed(self, memory_limit=memory_limit or default_memory_limit(), grace=grace, epoch=epoch)
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Run once, on a background thread; letting go of the iterator stops it."""
+        return self.open()
+
+    def __aiter__(self) -> AsyncIterator[T_co]:
+        """Run once, on the running event loop; letting go of the iterator stops it."""
+        return self.open()
+
+    def explain(self, *, memory_limit: int | None = None) -> str:
+        """Return how this would run: what is worked into the source, each stage, and the memory limit."""
+        from asyncfeed.engine.explain import explain  # noqa: PLC0415 - the description does not need the engine
+
+        return explain(self, memory_limit or default_memory_limit())
+
+    def to_tf(
+        self,
+        *,
+        output_signature: Any = None,
+        via: Literal["queue", "from_generator"] = "queue",
+        on_open: Callable[[Feed[Any]], None] | None = None,
+        memory_limit: int | None = None,
+    ) -> Any:
+        """Return a `tf.data.Dataset` of the items, to pass to Keras `fit` or to transform further.
+
+        Each iteration is a run of its own, and counts as the next epoch of a `shuffle` or `map(rng=True)`. It
+        takes no Python on TensorFlow's side; letting go of the iterator stops the run. `on_open` is called
+        with the feed of each, for `stats()` and `failure`.
+
+        Shapes and dtypes are inferred from the first item, which the first iteration then delivers. An axis is
+        left open (None) where it may vary: the first axis of a batch unless `drop_remainder`, padded axes
+        unless `to` fixes them, all axes of what is no batch. `output_signature`, a tree of `tf.TensorSpec`,
+        says it instead. Python's numbers are int64, float64 and bool; text is `tf.string`; lists become tuples.
+
+        Order: that of the description. Memory: `memory_limit` as for `open`, and up to three items on their
+        way into TensorFlow. Arrays that start at a multiple of 64 bytes, as all batches do, are not copied:
+        one that is kept must not be written to afterwards. `via="from_generator"` is the usual, slower way:
+        dropping its iterator waits for the item that is being made.
+
+        Errors: a failing item ends the iteration with a `tf.errors.OpError` that has the original's type,
+        message and traceback as text, after all items before it; `feed.failure` has the exception. To leave
+        failing items out use `on_error="skip"`, never `Dataset.ignore_errors`: where TensorFlow knows the
+        length, it goes on asking for what is missing for ever.
+
+        Raises:
+            PipelineError: items TensorFlow has no tensors for, or none to infer a signature from.
+
+        >>> import asyncfeed as af
+        >>> dataset = af.items(range(5)).batch(2).to_tf()  # doctest: +SKIP
+        >>> dataset.element_spec  # doctest: +SKIP
+        TensorSpec(shape=(None,), dtype=tf.int64, name=None)
+        """
+        from asyncfeed.bridges.tf_data import to_dataset  # noqa: PLC0415 - TensorFlow only when asked for
+
+        return to_dataset(
+            self, output_signature=output_signature, via=via, on_open=on_open, memory_limit=memory_limit
+        )
+
+    # -- as a value
+
+    def size(self) -> int | None:
+        """Return how many items one run delivers; None where that is not known or has no end."""
+        size = self.source.size()
+        for stage in self.stages:
+            if size is None:
+                if isinstance(stage, Take) and self._endless():
+                    size = stage.count
+                continue
+            size = stage.length(size)
+        return size
+
+    def _endless(self) -> bool:
+        return any(isinstance(stage, Repeat) and stage.count is None for stage in self.stages)
+
+    def __len__(self) -> int:
+        """Return how many items one run delivers; raises `TypeError` where that is not known."""
+        size = self.size()
+        if size is None:
+            raise TypeError(f"the length of {self!r} is not known, or it has no end")
+        return size
+
+    def __bool__(self) -> bool:
+        """Return True: a description is something, however many items it has."""
+        return True
+
+    def indexed(self) -> Indexed | None:
+        """Return the items by number, where all stages only rearrange such a source."""
+        indexed, rest = fold(self.source, self.stages, whole=True)
+        return None if rest else indexed
+
+    def _then(self, node: Node) -> Pipeline[Any]:
+        if isinstance(node, Repeat):
+            self.source.check_repeatable()
+        if isinstance(node, Shuffle) and node.buffer is None:
+            indexed, rest = fold(self.source, (*self.stages, node))
+            if indexed is None or rest:
+                node.steps()  # raises, and says what to write
+        return Pipeline(self.source, (*self.stages, node))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Pipeline cannot be changed; .{name} is set when it is made")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pipeline, (self.source, self.stages)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pipeline):
+            return NotImplemented
+        return self.source == other.source and self.stages == other.stages
+
+    def __hash__(self) -> int:
+        return hash((type(self.source), tuple(map(type, self.stages))))
+
+    def __repr__(self) -> str:
+        return ".".join(map(str, (self.source, *self.stages)))
+
+
+def default_memory_limit() -> int:
+    """Return a quarter of the machine's memory in bytes, at most 1 GiB."""
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not every system tells
+        return 1 << 30
+    return min(1 << 30, physical // 4)

@@ -1,0 +1,373 @@
+"""Where items come from: files, iterables, arrays, tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar, overload
+
+import numpy as np
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.pipeline import Pipeline
+from asyncfeed.stages.base import Indexed, Source, show
+from asyncfeed.storage.base import File
+from asyncfeed.storage.local import FileList, Pattern, expand
+from asyncfeed.trees import flatten, leaf_name, unflatten
+
+T = TypeVar("T")
+
+
+class Numbered:
+    """Items of a sequence by number; `fetch` gets many at once, `name` says what one is called."""
+
+    def __init__(
+        self,
+        length: int,
+        fetch: Callable[[Sequence[int]], list[Any]],
+        *,
+        on_thread: bool = False,
+        name: Callable[[int], str] = "number {}".format,
+    ) -> None:
+        self.on_thread = on_thread
+        self._length = length
+        self._fetch = fetch
+        self._name = name
+
+    def __len__(self) -> int:
+        return self._length
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        """Return the items at these places."""
+        return self._fetch(places)
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return what the item at this place is called."""
+        return self._name(place)
+
+
+# -- files
+
+
+@dataclass(frozen=True)
+class Files(Source):
+    """Files that were listed when the pipeline was described."""
+
+    patterns: Any
+    root: str | None = None
+    found: FileList = field(default_factory=lambda: FileList([], [], []), repr=False)
+
+    method: ClassVar[str] = "files"
+    positional: ClassVar[tuple[str, ...]] = ("patterns",)
+
+    def indexed(self) -> Indexed:
+        """Return the files by number."""
+        found = self.found
+        return Numbered(len(found), found.pick, name=lambda place: found[place].path)
+
+
+def files(patterns: Pattern | Iterable[Pattern], *, root: Pattern | None = None) -> Pipeline[File]:
+    """Read from local files, as `File`s to `load`: a path, a pattern, or a list of both.
+
+    Patterns (`*`, `?`, `[...]`, `**`) match files, never directories, in sorted order; paths keep theirs. The
+    files are listed here, once, with their sizes: a system call for each, so call it on a thread where a loop
+    runs. A file found through a link must lie below the pattern's fixed part, or below `root`.
+
+    Raises:
+        PipelineError: a pattern that matches nothing, a link that leads outside, an object store.
+        FileNotFoundError, IsADirectoryError: a path that is not there, or no file.
+
+    >>> import pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "b.txt").write_text("B"), (folder / "a.txt").write_text("A")
+    >>> list(files(f"{folder}/*.txt").map(lambda file: file.size))
+    [1, 1]
+    """
+    given = patterns if isinstance(patterns, str | os.PathLike) else tuple(patterns)
+    return Pipeline(Files(given, None if root is None else os.fspath(root), expand(given, root)))
+
+
+# -- items
+
+
+@dataclass(frozen=True)
+class Items(Source):
+    """Python objects: a sequence by number, anything else by iterating it."""
+
+    data: Any
+    _claimed: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
+
+    method: ClassVar[str] = "items"
+    positional: ClassVar[tuple[str, ...]] = ("data",)
+
+    def __post_init__(self) -> None:
+        data = self.data
+        if isinstance(data, str | bytes | bytearray):
+            raise PipelineError(f"items: {type(data).__name__} is one object, not many; wrap it in a list")
+        if isinstance(data, Mapping):
+            raise PipelineError("items: a mapping has keys, values and pairs; say which: items(data.items())")
+        if not (callable(data) or isinstance(data, Iterable | AsyncIterable) or _is_sequence(data)):
+            raise PipelineError(
+                f"items: needs an iterable, an async iterable, or a function returning one, not {data!r}"
+            )
+
+    def indexed(self) -> Indexed | None:
+        """Return the items of a sequence by number."""
+        data = self.data
+        if not _is_sequence(data):
+            return None
+        if isinstance(data, list | tuple | range):
+            return Numbered(len(data), lambda places: _fetch(data, places))
+        if isinstance(data, np.ndarray):
+            return Numbered(len(data), lambda places: [data[place] for place in places])
+        # Indexing is the user's code, and may block.
+        return Numbered(len(data), lambda places: [data[place] for place in places], on_thread=True)
+
+    def size(self) -> int | None:
+        """Return the number of items where the object tells it."""
+        return len(self.data) if not callable(self.data) and hasattr(self.data, "__len__") else None
+
+    def draw(self) -> tuple[Callable[[], Any], bool]:
+        """Return what makes the iterable of one epoch."""
+        data = self.data
+        is_iterable = isinstance(data, Iterable | AsyncIterable)
+        return (lambda: data, False) if is_iterable else (data, True)
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether the data can be gone through only once."""
+        data = self.data
+        return isinstance(data, Iterator) or (hasattr(data, "__anext__") and hasattr(data, "__aiter__"))
+
+    def check_repeatable(self) -> None:
+        """Raise where the data can be gone through only once."""
+        if self.one_shot:
+            raise PipelineError(
+                f"repeat: {type(self.data).__name__} can be read only once; "
+                "give a function that makes a new one: items(lambda: ...), or the generator function itself"
+            )
+
+    def claim(self) -> None:
+        """Note that a run draws from the data; raise where an earlier one has."""
+        if self.one_shot:
+            run = object()
+            if self._claimed.setdefault("by", run) is not run:
+                raise PipelineError(
+                    f"items: this {type(self.data).__name__} was drawn from by an earlier run; "
+                    "give a function that makes a new one: items(lambda: ...)"
+                )
+
+    def __str__(self) -> str:
+        """Return the call, with anything but short and simple data named by its type and length."""
+        return f"items({_brief(self.data)})"
+
+
+def _brief(data: Any) -> str:
+    simple = isinstance(data, list | tuple) and len(data) <= 12 and all(type(each) in _SIMPLE for each in data)
+    if isinstance(data, range) or simple or (callable(data) and hasattr(data, "__name__")):
+        return show(data)
+    return f"<{type(data).__name__}" + (f" of {len(data)}>" if hasattr(data, "__len__") else ">")
+
+
+_SIMPLE = frozenset({int, float, bool, str, type(None)})
+
+
+def _is_sequence(data: object) -> bool:
+    sized = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    return sized and not isinstance(data, Mapping | AbstractSet) and not isinstance(data, type)
+
+
+def _fetch(data: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    if isinstance(places, range) and places.step == 1:
+        return list(data[places.start : places.stop])
+    return [data[place] for place in places]
+
+
+@overload
+def items(data: Callable[[], AsyncIterable[T]]) -> Pipeline[T]: ...
+@overload
+def items(data: Callable[[], Iterable[T]]) -> Pipeline[T]: ...
+@overload
+def items(data: AsyncIterable[T]) -> Pipeline[T]: ...
+@overload
+def items(data: Iterable[T]) -> Pipeline[T]: ...
+def items(data: Any) -> Pipeline[Any]:
+    """Feed Python objects: an iterable, an async iterable, or a function without arguments returning either.
+
+    Anything with a length and `[number]` (lists, ranges, arrays, datasets) is reached by number, so it can be
+    shuffled exactly; it must not change while it is read. Other iterables are drawn on a thread, async ones on
+    the loop, anew in each epoch.
+
+    >>> def squares():
+    ...     for number in range(3):
+    ...         yield number * number
+    >>> list(items(squares).repeat(2))
+    [0, 1, 4, 0, 1, 4]
+    """
+    return Pipeline(Items(data))
+
+
+# -- arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays(Source):
+    """Rows of arrays of the same length."""
+
+    tree: Any
+
+    method: ClassVar[str] = "arrays"
+
+    def __post_init__(self) -> None:
+        leaves, spec = flatten(self.tree)
+        if not leaves:
+            raise PipelineError("arrays: give at least one array")
+        for place, leaf in enumerate(leaves):
+            where = leaf_name(spec, place) or "the array"
+            if not getattr(leaf, "shape", ()):
+                raise PipelineError(f"arrays: {where} must be an array with a first axis, not {leaf!r}")
+            if len(leaf) != len(leaves[0]):
+                first = leaf_name(spec, 0)
+                raise PipelineError(f"arrays: {where} has {len(leaf)} rows, but {first} has {len(leaves[0])}")
+
+    def indexed(self) -> Indexed:
+        """Return the rows by number, as views."""
+        leaves, spec = flatten(self.tree)
+        first = leaves[0]
+        if spec.is_leaf():
+            return Numbered(len(first), lambda places: [first[place] for place in places])
+        if type(self.tree) is tuple and spec.num_leaves == spec.num_children:
+            return Numbered(
+                len(first),
+                lambda places: list(zip(*([leaf[place] for place in places] for leaf in leaves), strict=True)),
+            )
+        return Numbered(
+            len(first), lambda places: [unflatten(spec, [leaf[place] for leaf in leaves]) for place in places]
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Arrays):
+            return NotImplemented
+        mine, spec = flatten(self.tree)
+        theirs, other_spec = flatten(other.tree)
+        return spec == other_spec and all(
+            one is another or (one.dtype == another.dtype and np.array_equal(one, another))
+            for one, another in zip(mine, theirs, strict=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash(Arrays)
+
+    def __str__(self) -> str:
+        """Return the call, with shapes for the arrays."""
+        leaves, spec = flatten(self.tree)
+        shapes = unflatten(spec, [_Shape(leaf) for leaf in leaves])
+        return f"arrays({', '.join(map(repr, shapes)) if type(self.tree) is tuple else repr(shapes)})"
+
+
+class _Shape:
+    """Stands for an array in a text."""
+
+    def __init__(self, array: Any) -> None:
+        self._text = f"<{array.dtype} {'x'.join(map(str, array.shape))}>"
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def arrays(*trees: Any) -> Pipeline[Any]:
+    """Feed the rows of arrays that are in memory: one array or tree of arrays, or several as a tuple.
+
+    Samples are views of axis 0 in the structure given; nothing is copied before `batch`.
+
+    >>> list(arrays(np.arange(3), np.array([True, False, True])).map(lambda row: int(row[0]) * bool(row[1])))
+    [0, 0, 2]
+    """
+    return Pipeline(Arrays(trees[0] if len(trees) == 1 else trees))
+
+
+# -- tables
+
+
+@dataclass(frozen=True)
+class Table(Source):
+    """The rows of a CSV file, some of whose columns name files."""
+
+    path: str
+    files: tuple[str, ...] = ()
+    root: str | None = None
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict, repr=False)
+
+    method: ClassVar[str] = "table"
+    positional: ClassVar[tuple[str, ...]] = ("path",)
+
+    def indexed(self) -> Indexed:
+        """Return the rows by number, as dictionaries."""
+        columns = self.columns
+        count = len(next(iter(columns.values())))
+
+        def fetch(places: Sequence[int]) -> list[dict[str, Any]]:
+            return [{name: column[place] for name, column in columns.items()} for place in places]
+
+        def name(place: int) -> str:
+            paths = [columns[each][place].path for each in self.files]
+            return ", ".join(paths) if paths else f"row {place} of {self.path}"
+
+        return Numbered(count, fetch, name=name)
+
+
+def table(
+    path: Pattern, *, files: str | Sequence[str] = (), root: Pattern | None = None
+) -> Pipeline[dict[str, Any]]:
+    r"""Feed the rows of a CSV file with a header as dictionaries; the columns in `files` become `File`s to load.
+
+    A column of whole numbers becomes ints, one of numbers floats, any other text. Paths are relative to `root`,
+    by default the folder of the CSV file, and must not lead out of it. The table is read here, once, as
+    `files` is listed.
+
+    Raises:
+        PipelineError: no header or rows, rows of different length, an unknown column, a path that leads out.
+        FileNotFoundError, IsADirectoryError: a file that is not there, or no file.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels.csv"
+    >>> _ = path.write_text("name,label\na,1\nb,2\n")
+    >>> list(table(path))
+    [{'name': 'a', 'label': 1}, {'name': 'b', 'label': 2}]
+    """
+    import csv  # noqa: PLC0415 - whoever reads no table need not wait for it
+
+    text = os.fspath(path)
+    wanted = (files,) if isinstance(files, str) else tuple(files)
+    base = os.path.dirname(text) or "." if root is None else os.fspath(root)  # noqa: PTH120
+    with open(text, newline="", encoding="utf-8-sig") as source:  # noqa: PTH123
+        rows = list(csv.reader(source))
+    if len(rows) < 2:
+        raise PipelineError(f"table: {text} needs a header and at least one row")
+    header, *body = rows
+    body = [row for row in body if row]
+    for number, row in enumerate(body, 2):
+        if len(row) != len(header):
+            raise PipelineError(f"table: row {number} of {text} has {len(row)} fields, the header {len(header)}")
+    columns: dict[str, Sequence[Any]] = dict(zip(header, map(list, zip(*body, strict=True)), strict=True))
+    for name in wanted:
+        if name not in columns:
+            raise PipelineError(f"table: {text} has no column {name!r}; it has {', '.join(header)}")
+    for name, column in columns.items():
+        if name in wanted:
+            columns[name] = expand([os.path.join(base, each) for each in column], base)  # noqa: PTH118
+        else:
+            columns[name] = _numbers(column)
+    return Pipeline(Table(text, wanted, None if root is None else base, columns))
+
+
+def _numbers(column: Sequence[str]) -> Sequence[Any]:
+    """Return a column as whole numbers or numbers, where every value is one."""
+    for kind in (int, float):
+        try:
+            return [kind(value) for value in column]
+        except ValueError:
+            continue
+    return column

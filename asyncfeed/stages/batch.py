@@ -1,0 +1,89 @@
+"""Batch: consecutive samples become one tree of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from asyncfeed.stages.base import Algorithm, Node, Step, check_count
+from asyncfeed.stages.collate import Collate
+from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.places import join
+
+
+@dataclass(frozen=True)
+class Batch(Node):
+    """Stacks each `size` samples along a new first axis; the last batch of an epoch may be smaller."""
+
+    size: int
+    drop_remainder: bool = False
+    padding: Pad | None = field(default=None, repr=False)
+    """The `pad` that follows; only `absorb` sets it."""
+
+    method: ClassVar[str] = "batch"
+    positional: ClassVar[tuple[str, ...]] = ("size",)
+
+    def __post_init__(self) -> None:
+        check_count("batch", "size", self.size, 1)
+
+    def steps(self) -> Sequence[Step]:
+        """Return the grouping, and the stacking of each group."""
+        return [Group(self.size, self.drop_remainder), Collate(self.padding).work()]
+
+    def length(self, upstream: int) -> int:
+        """Return the number of batches."""
+        return upstream // self.size if self.drop_remainder else -(-upstream // self.size)
+
+    def gathers(self) -> int:
+        """Return how many samples make a batch."""
+        return self.size
+
+    def absorb(self, following: Node) -> Batch | None:
+        """Return a batch that pads while it stacks, where a pad follows."""
+        if isinstance(following, Pad) and self.padding is None:
+            return replace(self, padding=following)
+        return None
+
+
+class Group(Algorithm):
+    """Cuts a stream into lists of `size` items; the ordinal of a list is that of each of its items."""
+
+    def __init__(self, size: int, drop_remainder: bool = False) -> None:
+        self._size = size
+        self._drop = drop_remainder
+        self._items: list[Any] = []
+        self._ordinals: Sequence[Any] = ()
+
+    @property
+    def held(self) -> int:
+        """How many items wait for their list to be full."""
+        return len(self._items)
+
+    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Return the lists that are full."""
+        size = self._size
+        if len(self._items) + len(items) < size:
+            self._items += items
+            self._ordinals = join(self._ordinals, ordinals)
+            return [], ()
+        if self._items:
+            items, ordinals = self._items + items, join(self._ordinals, ordinals)
+        whole = len(items) - len(items) % size
+        starts = range(0, whole, size)
+        self._items, self._ordinals = items[whole:], ordinals[whole:]
+        return [items[at : at + size] for at in starts], [ordinals[at : at + size] for at in starts]
+
+    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+        """Return the list that is not full, unless such a list is to be dropped."""
+        items, ordinals = self._items, self._ordinals
+        self._items, self._ordinals = [], ()
+        return ([], ()) if self._drop or not items else ([items], [ordinals])
+
+    def state(self) -> dict[str, Any]:
+        """Return the items of the list that is not full."""
+        return {"items": list(self._items), "ordinals": list(self._ordinals)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._items, self._ordinals = list(state["items"]), state["ordinals"]

@@ -1,0 +1,180 @@
+"""Bucket: batches of samples of about the same length."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import iscoroutinefunction
+from operator import index
+from typing import Any, ClassVar
+
+import numpy as np
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.base import Algorithm, Node, Step, Work, check_count
+from asyncfeed.stages.collate import Collate
+from asyncfeed.stages.pad import Pad
+from asyncfeed.trees import Tree, flatten
+
+
+@dataclass(frozen=True)
+class Bucket(Node):
+    """Batches samples with others of about their length, as TensorFlow's `bucket_by_sequence_length` does.
+
+    Bucket 0 takes lengths below `boundaries[0]`, the next those below `boundaries[1]`, and the last all that
+    remain. Each makes a batch when it holds `size` samples, or its own entry of `size`. What is left at the
+    end of an epoch makes smaller batches, the shortest samples first. The length is axis 0 of the first array
+    in a sample, or what `length(sample)` returns, which may be async.
+    """
+
+    boundaries: tuple[int, ...]
+    size: int | tuple[int, ...]
+    length_of: Callable[[Any], Any] | None = None
+    drop_remainder: bool = False
+    padding: Pad | None = field(default=None, repr=False)
+    """The `pad` that follows; only `absorb` sets it."""
+
+    method: ClassVar[str] = "bucket"
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "boundaries", tuple(self.boundaries))
+        except TypeError:
+            raise PipelineError(
+                f"bucket: boundaries must be a list of lengths, [50, 100] say, not {self.boundaries!r}"
+            ) from None
+        for boundary in self.boundaries:
+            check_count("bucket", "each boundary", boundary, 1)
+        if not self.boundaries or any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
+            raise PipelineError(
+                f"bucket: boundaries must be increasing lengths, at least one, not {list(self.boundaries)}"
+            )
+        if isinstance(self.size, Sequence):
+            object.__setattr__(self, "size", tuple(self.size))
+        for size in self.sizes:
+            check_count("bucket", "size", size, 1)
+        if len(self.sizes) != len(self.boundaries) + 1:
+            raise PipelineError(
+                f"bucket: {len(self.boundaries)} boundaries make {len(self.boundaries) + 1} buckets, "
+                f"but size has {len(self.sizes)} entries; give one for each bucket, or one number for all"
+            )
+        if self.length_of is not None and not callable(self.length_of):
+            raise PipelineError(f"bucket: length_of must be a function of a sample, not {self.length_of!r}")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch size of each bucket."""
+        return self.size if isinstance(self.size, tuple) else (self.size,) * (len(self.boundaries) + 1)
+
+    def steps(self) -> Sequence[Step]:
+        """Return the measuring, the grouping, and the stacking of each group."""
+        if self.length_of is None:
+            measure = Work(Measure(first_axis), "thread", inline=always)
+        elif is_async(self.length_of):
+            measure = Work(MeasureAsync(self.length_of), "async")
+        else:
+            measure = Work(Measure(self.length_of), "thread")
+        group = GroupByLength(self.boundaries, self.sizes, self.drop_remainder)
+        return [measure, group, Collate(self.padding).work()]
+
+    def gathers(self) -> int:
+        """Return how many samples make a batch, at least."""
+        return self.size if isinstance(self.size, int) else min(self.size)
+
+    def absorb(self, following: Node) -> Bucket | None:
+        """Return a bucket that pads while it stacks, where a pad follows."""
+        if isinstance(following, Pad) and self.padding is None:
+            return replace(self, padding=following)
+        return None
+
+
+class GroupByLength(Algorithm):
+    """Collects pairs (length, item) in a list for each bucket, and returns each list when it is full."""
+
+    def __init__(self, boundaries: Sequence[int], sizes: Sequence[int], drop_remainder: bool = False) -> None:
+        self._boundaries = boundaries
+        self._sizes = sizes
+        self._drop = drop_remainder
+        self._items: list[list[Any]] = [[] for _ in sizes]
+        self._ordinals: list[list[Any]] = [[] for _ in sizes]
+
+    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Return the lists that are full, in the order in which they became so."""
+        full, members = [], []
+        for (length, item), ordinal in zip(items, ordinals, strict=True):
+            bucket = bisect_right(self._boundaries, length)
+            held = self._items[bucket]
+            held.append(item)
+            self._ordinals[bucket].append(ordinal)
+            if len(held) == self._sizes[bucket]:
+                full.append(held)
+                members.append(self._ordinals[bucket])
+                self._items[bucket], self._ordinals[bucket] = [], []
+        return full, members
+
+    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+        """Return the lists that are not full, the shortest first, unless such lists are to be dropped."""
+        left, members = list(filter(None, self._items)), list(filter(None, self._ordinals))
+        self._items, self._ordinals = [[] for _ in self._sizes], [[] for _ in self._sizes]
+        return ([], ()) if self._drop else (left, members)
+
+    def state(self) -> dict[str, Any]:
+        """Return the items in each bucket."""
+        return {
+            "items": [list(each) for each in self._items],
+            "ordinals": [list(each) for each in self._ordinals],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._items = [list(each) for each in state["items"]]
+        self._ordinals = [list(each) for each in state["ordinals"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Makes an item a pair with its length."""
+
+    length_of: Callable[[Any], Any]
+
+    def __call__(self, item: Tree) -> tuple[int, Tree]:
+        """Return (length, item)."""
+        return whole(self.length_of(item)), item
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureAsync:
+    """Makes an item a pair with its length, which is awaited."""
+
+    length_of: Callable[[Any], Any]
+
+    async def __call__(self, item: Tree) -> tuple[int, Tree]:
+        """Return (length, item)."""
+        return whole(await self.length_of(item)), item
+
+
+def first_axis(sample: Tree) -> int:
+    """Return the length of axis 0 of the first array in a sample."""
+    for leaf in flatten(sample)[0]:
+        if isinstance(leaf, np.ndarray) and leaf.ndim:
+            return len(leaf)
+    raise ValueError("bucket: there is no array in this sample to measure; say how: .bucket(..., length_of=len)")
+
+
+def whole(length: object) -> int:
+    """Return a length as a number of Python's; numpy's are whole numbers too, floats are not."""
+    try:
+        return index(length)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"bucket: length_of must return a whole number, not {length!r}") from None
+
+
+def always(_item: Tree) -> bool:
+    """Return that the loop itself may measure any item: it only looks at a shape."""
+    return True
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Return whether calling `fn` makes a coroutine."""
+    return iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__)

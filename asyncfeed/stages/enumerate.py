@@ -1,0 +1,83 @@
+"""Enumerate: each item with its number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count
+from asyncfeed.stages.places import shift
+
+LEAST = -(2**63)
+
+
+@dataclass(frozen=True)
+class Enumerate(Node):
+    """Makes each item a pair `(number, item)`; the numbers begin at `start` in each epoch."""
+
+    start: int = 0
+
+    method: ClassVar[str] = "enumerate"
+    positional: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_count("enumerate", "start", self.start, LEAST)
+
+    def index(self, upstream: Indexed) -> Indexed:
+        """Return the items with their places."""
+        return Numbered(upstream, self.start)
+
+    def steps(self) -> Sequence[Step]:
+        """Return the count of a stream."""
+        return [Count(self.start)]
+
+    def length(self, upstream: int) -> int:
+        """Return as many as come in."""
+        return upstream
+
+
+class Numbered:
+    """Upstream's items as pairs with their places, counted from `start`."""
+
+    def __init__(self, upstream: Indexed, start: int) -> None:
+        self.on_thread = upstream.on_thread
+        self._upstream = upstream
+        self._start = start
+
+    def __len__(self) -> int:
+        return len(self._upstream)
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        """Return the pairs at these places."""
+        return list(zip(shift(places, self._start), self._upstream.pick(epoch, places), strict=True))
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return what the item at this place is called."""
+        return self._upstream.key(epoch, place)
+
+
+class Count(Algorithm):
+    """Makes each item of a stream a pair with its number."""
+
+    def __init__(self, start: int) -> None:
+        self._start = self._next = start
+
+    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Return the items with their numbers."""
+        first = self._next
+        self._next += len(items)
+        return list(zip(range(first, self._next), items, strict=True)), ordinals
+
+    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+        """Begin the next epoch."""
+        self._next = self._start
+        return [], ()
+
+    def state(self) -> dict[str, Any]:
+        """Return the next number."""
+        return {"next": self._next}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._next = state["next"]

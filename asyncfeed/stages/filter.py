@@ -1,0 +1,42 @@
+"""`filter`: keep the items that a function says yes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncfeed.stages.base import Concurrency, Node, OnError, Work
+from asyncfeed.stages.policy import check_fn, check_policy, is_async
+
+
+@dataclass(frozen=True)
+class Filter(Node):
+    """Calls `fn(item)`, sync (on threads) or async (on the loop), and keeps the item where that is true."""
+
+    method = "filter"
+    positional = ("fn",)
+
+    fn: Callable[..., Any]
+    concurrency: Concurrency = "auto"
+    ordered: bool = True
+    on_error: OnError = "raise"
+    skip_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fn(self.method, self.fn)
+        check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
+
+    def steps(self) -> Sequence[Work]:
+        """One call per item."""
+        return [
+            Work(
+                self.fn,
+                "async" if is_async(self.fn) else "thread",
+                shape="filter",
+                concurrency=self.concurrency,
+                ordered=self.ordered,
+                on_error=self.on_error,
+                skip_limit=self.skip_limit or 0,
+            )
+        ]

@@ -1,0 +1,48 @@
+"""`flat_map`: put the elements that a function returns in the place of each item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.base import Concurrency, Node, OnError, Work
+from asyncfeed.stages.policy import check_policy, is_async
+
+
+@dataclass(frozen=True)
+class FlatMap(Node):
+    """Calls `fn(item)` and passes on what it returns or yields, element by element.
+
+    The function is sync (on threads) and returns an iterable, or async (on the loop) and returns an iterable
+    or is an async generator.
+    """
+
+    method = "flat_map"
+    positional = ("fn",)
+
+    fn: Callable[..., Any]
+    concurrency: Concurrency = "auto"
+    ordered: bool = True
+    on_error: OnError = "raise"
+    skip_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise PipelineError(f"flat_map: the function must be callable, not {self.fn!r}")
+        check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
+
+    def steps(self) -> Sequence[Work]:
+        """One call per item."""
+        return [
+            Work(
+                self.fn,
+                "async" if is_async(self.fn) else "thread",
+                shape="flat",
+                concurrency=self.concurrency,
+                ordered=self.ordered,
+                on_error=self.on_error,
+                skip_limit=self.skip_limit or 0,
+            )
+        ]

@@ -1,0 +1,78 @@
+"""Random numbers that belong to a place: what `map(fn, rng=True)` hands to the function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator, Philox
+from numpy.random.bit_generator import ISeedSequence
+
+from asyncfeed.stages.base import Place
+
+
+def generator_at(seed: int, epoch: int, ordinal: Any) -> Generator:
+    """Return the random numbers that belong to one place of one epoch.
+
+    `ordinal` is a number, or nested sequences of numbers where the item is a batch or part of another item.
+    The streams of two places do not overlap (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"):
+    Philox is keyed with the seed and counts from the place. Takes 3 us for a number, 10 us for a batch of 32.
+
+    >>> bool(generator_at(7, 0, 41).random() == generator_at(7, 0, 41).random())
+    True
+    """
+    low, high, folded = ordinal, 0, 0
+    if type(ordinal) is not int:
+        plain = _plain(ordinal)
+        low = plain
+        if isinstance(plain, tuple):
+            digest = blake2b(repr(plain).encode("ascii"), digest_size=16).digest()
+            low, high, folded = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little"), 1
+    key = np.array([seed, folded], np.uint64)
+    # The lowest word is left to count the numbers that are drawn, four at a time.
+    counter = np.array([0, high, low, epoch], np.uint64)
+    return Generator(Philox(_Key(key), counter=counter))  # type: ignore[arg-type]  # it asks for less than it says
+
+
+def _plain(ordinal: Any) -> Any:
+    """Return one form for ordinals that are equal, whatever sequences and integers they are made of."""
+    if type(ordinal) is int:
+        return ordinal
+    return tuple(map(_plain, ordinal)) if isinstance(ordinal, Sequence) else int(ordinal)
+
+
+class _Key(ISeedSequence):
+    """Gives Philox its key as it is: `Philox(key=...)` also draws a seed from the system, for 5 us."""
+
+    def __init__(self, key: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
+        self._key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray[Any, np.dtype[Any]]:
+        return self._key
+
+
+@dataclass(frozen=True, slots=True)
+class CallDrawing:
+    """Calls a function with the item and the random numbers of its place."""
+
+    fn: Callable[..., Any]
+    seed: int
+
+    def __call__(self, item: Any, place: Place) -> Any:
+        """Call it."""
+        return self.fn(item, generator_at(self.seed, place.epoch, place.ordinal))
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitDrawing:
+    """Awaits a function of the item and the random numbers of its place."""
+
+    fn: Callable[..., Any]
+    seed: int
+
+    async def __call__(self, item: Any, place: Place) -> Any:
+        """Await it."""
+        return await self.fn(item, generator_at(self.seed, place.epoch, place.ordinal))

@@ -1,0 +1,183 @@
+"""`load`: read the files in an item and decode them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.formats.base import Decoder
+from asyncfeed.stages.base import Concurrency, Node, OnError, Work
+from asyncfeed.stages.batch import Batch
+from asyncfeed.stages.load_batch import LoadBatch
+from asyncfeed.stages.policy import check_fn, check_policy, is_async
+from asyncfeed.storage.base import Bytes, File
+from asyncfeed.storage.local import read_into
+from asyncfeed.trees import map_leaves
+
+
+@dataclass(frozen=True)
+class Load(Node):
+    """Puts what is in a file in the place of the file.
+
+    Items are files, or trees with files among their leaves; other leaves stay. The decoder is a `Decoder`, or
+    a function of the file's `bytes`, sync (it runs on a thread) or async (it runs on the loop).
+    """
+
+    method = "load"
+    positional = ("decoder",)
+
+    decoder: Decoder[Any] | Callable[[bytes], Any]
+    concurrency: Concurrency = "auto"
+    ordered: bool = True
+    on_error: OnError = "raise"
+    skip_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
+        decoder = self.decoder
+        if isinstance(decoder, Decoder):
+            return
+        if not callable(decoder) or (isinstance(decoder, type) and issubclass(decoder, Decoder)):
+            raise PipelineError(
+                "load: the decoder must be one of asyncfeed's, as in load(npy) or load(raw('float32')), "
+                f"or a function of the file's bytes, not {decoder!r}"
+            )
+        check_fn(self.method, decoder)
+
+    def steps(self) -> Sequence[Work]:
+        """One call that reads and decodes; an async decoder is a step of its own."""
+        decoder = self.decoder
+        if isinstance(decoder, Decoder):
+            return [self._work(_Load(_Decode(decoder)), "thread")]
+        if not is_async(decoder):
+            return [self._work(_Load(_Call(decoder)), "thread")]
+        return [self._work(_Load(_contents), "thread"), self._work(_Await(decoder), "async")]
+
+    @property
+    def one_to_one(self) -> bool:
+        """Whether no item can be left out or overtaken."""
+        return self.on_error == "raise" and self.ordered
+
+    def absorb(self, following: Node) -> Node | None:
+        """Return a stage that reads straight into the batch, where the decoder can tell what is in a file."""
+        decoder = self.decoder
+        if isinstance(following, Batch) and isinstance(decoder, Decoder) and decoder.probes and self.one_to_one:
+            return LoadBatch(self, following)
+        return None
+
+    def _work(self, fn: Callable[[Any], Any], kind: Literal["async", "thread"]) -> Work:
+        return Work(
+            fn,
+            kind,
+            concurrency=self.concurrency,
+            ordered=self.ordered,
+            on_error=self.on_error,
+            skip_limit=self.skip_limit or 0,
+            cost=listed_size if kind == "thread" else None,
+        )
+
+    def length(self, upstream: int) -> int | None:
+        """As many as there were, unless some may be skipped."""
+        return upstream if self.on_error == "raise" else None
+
+
+def listed_size(item: Any) -> int:
+    """Return how many bytes the files in an item hold, as far as that is known.
+
+    >>> listed_size((File("a.npy", 17), {"y": File("b.npy", 3)}, "label"))
+    20
+    """
+    if type(item) is File:
+        return item.size or 0
+    if isinstance(item, str | int | float):
+        return 0
+    sizes: list[int] = []
+    map_leaves(lambda leaf: sizes.append(leaf.size or 0) if isinstance(leaf, File) else None, item)
+    return sum(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Calls a function for each file in an item, and puts the results in their places."""
+
+    each: Callable[[File], Any]
+
+    def __call__(self, item: Any) -> Any:
+        each = self.each
+        if type(item) is File:
+            return each(item)
+        if type(item) is tuple and all(type(leaf) is File for leaf in item) and item:
+            return tuple(map(each, item))
+        found = False
+
+        def put(leaf: Any) -> Any:
+            nonlocal found
+            if isinstance(leaf, File):
+                found = True
+                return each(leaf)
+            return leaf
+
+        loaded = map_leaves(put, item)
+        if not found:
+            raise TypeError(
+                f"load takes files, or tuples, lists and dicts of them, not {_shown(item)}: "
+                "start with files(...), or put File(path) where a file is to be read"
+            )
+        return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Decode:
+    decoder: Decoder[Any]
+
+    def __call__(self, file: File) -> Any:
+        return self.decoder.decode(read_into(file), file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    fn: Callable[[bytes], Any]
+
+    def __call__(self, file: File) -> Any:
+        return self.fn(read_into(file).tobytes())
+
+
+class _Contents(File):
+    """A file and what is in it, on the way to an async decoder."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, file: File, data: Bytes) -> None:
+        super().__init__(file.path, file.size, file.mtime_ns)
+        self.data = data
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds in memory, in bytes."""
+        return self.data.nbytes
+
+
+def _contents(file: File) -> _Contents:
+    return _Contents(file, read_into(file))
+
+
+@dataclass(frozen=True, slots=True)
+class _Await:
+    """Awaits a decoder for each file in an item, one after the other."""
+
+    fn: Callable[[bytes], Any]
+
+    async def __call__(self, item: Any) -> Any:
+        if type(item) is _Contents:
+            return await self.fn(item.data.tobytes())
+        read: list[_Contents] = []
+        map_leaves(lambda leaf: read.append(leaf) if type(leaf) is _Contents else None, item)
+        decoded = iter([await self.fn(each.data.tobytes()) for each in read])
+        return map_leaves(lambda leaf: next(decoded) if type(leaf) is _Contents else leaf, item)
+
+
+def _shown(item: Any) -> str:
+    text = " ".join(repr(item).split())
+    return f"{type(item).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

@@ -1,0 +1,72 @@
+"""`map`: put what a function returns in the place of each item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.base import Concurrency, Node, OnError, Work, check_count
+from asyncfeed.stages.policy import check_fn, check_policy, is_async
+
+_WORD = (1 << 64) - 1
+"""The largest number that Philox takes as one word of its key."""
+
+
+@dataclass(frozen=True)
+class Map(Node):
+    """Calls `fn(item)` for each item, sync (on threads) or async (on the loop).
+
+    With `rng`, `fn(item, generator)` gets random numbers that depend on nothing but `seed` and the item's
+    place: the same at any concurrency, on any machine, and after a resume.
+    """
+
+    method = "map"
+    positional = ("fn",)
+
+    fn: Callable[..., Any]
+    concurrency: Concurrency = "auto"
+    ordered: bool = True
+    rng: bool = False
+    seed: int = 0
+    on_error: OnError = "raise"
+    skip_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fn(self.method, self.fn)
+        check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
+        check_count(self.method, "seed", self.seed, 0)
+        if self.seed > _WORD:
+            raise PipelineError(f"map: seed must be less than 2**64, not {self.seed}")
+        if self.seed and not self.rng:
+            raise PipelineError("map: seed does nothing without rng=True, which calls fn(item, generator)")
+
+    def steps(self) -> Sequence[Work]:
+        """One call per item."""
+        waits = is_async(self.fn)
+        fn = self.fn
+        if self.rng:
+            from asyncfeed.stages.generator import AwaitDrawing, CallDrawing  # noqa: PLC0415 - 8 ms to import
+
+            fn = AwaitDrawing(fn, self.seed) if waits else CallDrawing(fn, self.seed)
+        return [
+            Work(
+                fn,
+                "async" if waits else "thread",
+                placed=self.rng,
+                concurrency=self.concurrency,
+                ordered=self.ordered,
+                on_error=self.on_error,
+                skip_limit=self.skip_limit or 0,
+            )
+        ]
+
+    @property
+    def one_to_one(self) -> bool:
+        """Whether no item can be left out or overtaken."""
+        return self.on_error == "raise" and self.ordered
+
+    def length(self, upstream: int) -> int | None:
+        """As many as there were, unless some may be skipped."""
+        return upstream if self.on_error == "raise" else None

@@ -1,0 +1,148 @@
+"""Zip and Concat: several pipelines as the source of one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, ClassVar
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.base import Indexed, Source
+
+
+@dataclass(frozen=True)
+class Zip(Source):
+    """One item of each input at a time, as a tuple."""
+
+    pipelines: tuple[Any, ...]
+    strict: bool = True
+
+    method: ClassVar[str] = "zip"
+
+    def __post_init__(self) -> None:
+        _check("zip", self.pipelines)
+        sizes = [pipeline.size() for pipeline in self.pipelines]
+        if self.strict and len({size for size in sizes if size is not None}) > 1:
+            raise PipelineError(
+                f"zip: the inputs have {', '.join(map(str, sizes))} items; "
+                "write zip(..., strict=False) to stop at the shortest"
+            )
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The zipped pipelines."""
+        return self.pipelines
+
+    def size(self) -> int | None:
+        """Return the number of tuples, where all inputs tell theirs."""
+        sizes = [pipeline.size() for pipeline in self.pipelines]
+        return None if None in sizes else min(sizes)
+
+    def indexed(self) -> Indexed | None:
+        """Return tuples by number, where all inputs can be reached by number."""
+        inputs = [pipeline.indexed() for pipeline in self.pipelines]
+        return None if None in inputs else Zipped(inputs)
+
+    def __str__(self) -> str:
+        """Return the call that makes this source."""
+        strict = "" if self.strict else ", strict=False"
+        return f"zip({', '.join(map(repr, self.pipelines))}{strict})"
+
+
+class Zipped:
+    """The items of several sources at the same place, as tuples."""
+
+    def __init__(self, inputs: Sequence[Indexed]) -> None:
+        self._inputs = inputs
+        self.on_thread = any(each.on_thread for each in inputs)
+
+    def __len__(self) -> int:
+        return min(map(len, self._inputs))
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        """Return the tuples at these places."""
+        return list(zip(*(each.pick(epoch, places) for each in self._inputs), strict=True))
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return what the items of the tuple are called."""
+        return ", ".join(each.key(epoch, place) for each in self._inputs)
+
+
+@dataclass(frozen=True)
+class Concat(Source):
+    """The items of the inputs, one input after the other."""
+
+    pipelines: tuple[Any, ...]
+
+    method: ClassVar[str] = "concat"
+
+    def __post_init__(self) -> None:
+        _check("concat", self.pipelines)
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The pipelines in their order."""
+        return self.pipelines
+
+    def size(self) -> int | None:
+        """Return the number of items, where all inputs tell theirs."""
+        sizes = [pipeline.size() for pipeline in self.pipelines]
+        return None if None in sizes else sum(sizes)
+
+    def indexed(self) -> Indexed | None:
+        """Return the items by number, where all inputs can be reached by number."""
+        inputs = [pipeline.indexed() for pipeline in self.pipelines]
+        return None if None in inputs else Concatenated(inputs)
+
+    def __str__(self) -> str:
+        """Return the call that makes this source."""
+        return f"concat({', '.join(map(repr, self.pipelines))})"
+
+
+class Concatenated:
+    """The items of several sources, numbered through."""
+
+    def __init__(self, inputs: Sequence[Indexed]) -> None:
+        self._inputs = inputs
+        self._ends = list(accumulate(map(len, inputs)))
+        self.on_thread = any(each.on_thread for each in inputs)
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def _find(self, place: int) -> tuple[int, int]:
+        which = bisect_right(self._ends, place)
+        return which, place - (self._ends[which] - len(self._inputs[which]))
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        """Return the items at these places, asking each input once for places that follow each other."""
+        if isinstance(places, range) and places.step == 1:
+            items: list[Any] = []
+            start = places.start
+            while start < places.stop:
+                which, offset = self._find(start)
+                length = min(places.stop, self._ends[which]) - start
+                items += self._inputs[which].pick(epoch, range(offset, offset + length))
+                start += length
+            return items
+        found = [self._find(place) for place in places]
+        columns = {
+            which: iter(self._inputs[which].pick(epoch, [offset for each, offset in found if each == which]))
+            for which in {which for which, _ in found}
+        }
+        return [next(columns[which]) for which, _ in found]
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return what the item at this place is called."""
+        which, offset = self._find(place)
+        return self._inputs[which].key(epoch, offset)
+
+
+def _check(stage: str, pipelines: tuple[Any, ...]) -> None:
+    if not pipelines:
+        raise PipelineError(f"{stage}: give at least one pipeline")
+    for each in pipelines:
+        if not hasattr(each, "stages"):
+            raise PipelineError(f"{stage} takes pipelines, not {type(each).__name__}; wrap it: items(...)")

@@ -1,0 +1,207 @@
+"""Pad: ragged samples become arrays of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.aligned import aligned_empty
+from asyncfeed.stages.base import Node, Place, Step, Work, check_count
+from asyncfeed.stages.collate import INLINE, Column, Name, Where, common_dtype, join_arrays, layout, stack
+from asyncfeed.trees import Spec, Tree, flatten, unflatten
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+Sizes = int | tuple[int | None, ...] | None
+"""The size of axis 0, or of each axis, None where it is free."""
+
+
+@dataclass(frozen=True)
+class Pad(Node):
+    """Makes arrays of different shape equal by adding `value` at the end of their axes.
+
+    Right after `batch` or `bucket`, each axis grows to the longest in the batch, `to` says its size instead,
+    and `multiple_of` rounds the longest up. Anywhere else there is no longest, and `to` is required. A number
+    is for axis 0, a tuple for one axis after the other; axes that a leaf does not have are ignored. Numbers,
+    text and bytes are left alone. `value` is one number, or a tree of them like the sample.
+
+    With `lengths=True` the result is a pair of the batch and, in the same structure, an int64 array of what
+    axis 0 measured before, and None for a leaf without axes.
+    """
+
+    value: Any = 0
+    to: Sizes = None
+    multiple_of: Sizes = None
+    lengths: bool = False
+
+    method: ClassVar[str] = "pad"
+
+    def __post_init__(self) -> None:
+        for name, least in (("to", 0), ("multiple_of", 1)):
+            sizes = getattr(self, name)
+            if isinstance(sizes, list):
+                object.__setattr__(self, name, tuple(sizes))
+            for size in sizes if isinstance(sizes, (list, tuple)) else [sizes]:
+                if size is not None:
+                    check_count("pad", name, size, least)
+        if self.to is not None and self.multiple_of is not None:
+            raise PipelineError("pad: `to` leaves nothing for `multiple_of` to round; give one of them")
+        for value in flatten(self.value)[0]:
+            if np.ndim(value):
+                raise PipelineError(f"pad: value must be one number for each leaf, not {value!r}")
+
+    def steps(self) -> Sequence[Step]:
+        """Return the work on single samples, for where no batch has absorbed this node."""
+        if self.to is None or self.to == () or set(_each(self.to)) == {None}:
+            raise PipelineError(
+                "pad: a sample alone has no longest to be padded to; "
+                "put .pad() right after .batch() or .bucket(), or give the size: .pad(to=512)"
+            )
+        return [Work(PadSample(self), "thread", placed=True, inline=Fits(self), cost=self.size_of)]
+
+    def length(self, upstream: int) -> int:
+        """Return as many as come in."""
+        return upstream
+
+    def stack(self, columns: Sequence[Column], spec: Spec, name: Name) -> Tree:
+        """Return the padded batch of these columns, with the true lengths where they are asked for."""
+        batch: list[NDArray[Any]] = []
+        lengths: list[NDArray[np.int64] | None] = []
+        for number, (column, value) in enumerate(zip(columns, self.values(spec), strict=True)):
+            where = Where(spec, number, name)
+            if any(map(_has_axes, column)):
+                batch.append(self.stack_column(column, value, where))
+                lengths.append(np.fromiter(map(len, column), np.int64, len(column)))
+            else:
+                batch.append(stack(column, where))
+                lengths.append(None)
+        tree = unflatten(spec, batch)
+        return (tree, unflatten(spec, lengths)) if self.lengths else tree
+
+    def stack_column(self, column: Column, value: object, where: Where) -> NDArray[Any]:
+        """Return arrays of the same leaf as one array, padded to one shape."""
+        dtype = common_dtype(column, where)
+        shapes = list(map(np.shape, column))
+        shape = self.shape_for(shapes, where)
+        if set(shapes) == {shape}:
+            return join_arrays(column, shape, dtype)
+        fill = fill_value(value, dtype, where)
+        out = aligned_empty((len(column), *shape), dtype)
+        for row, leaf in zip(out, column, strict=True):
+            if leaf.shape[1:] == shape[1:]:
+                row[: len(leaf)] = leaf
+                row[len(leaf) :] = fill
+            else:
+                row[...] = fill
+                row[tuple(map(slice, leaf.shape))] = leaf
+        return out
+
+    def values(self, spec: Spec) -> list[Any]:
+        """Return the value for each leaf of samples of this structure."""
+        values, given = flatten(self.value)
+        if given.is_leaf():
+            return values * spec.num_leaves
+        if given != spec:
+            raise ValueError(
+                f"pad: value is {layout(given)}, but the samples are {layout(spec)}; "
+                "give one number for all leaves, or one for each in the same structure"
+            )
+        return values
+
+    def size_of(self, sample: Tree) -> int:
+        """Return how many bytes the arrays of this sample take when they are padded."""
+        arrays = filter(_has_axes, flatten(sample)[0])
+        return sum(prod(map(self._size, range(leaf.ndim), leaf.shape)) * leaf.itemsize for leaf in arrays)
+
+    def shape_for(self, shapes: list[Shape], where: Where) -> Shape:
+        """Return the shape that these are padded to."""
+        for member, shape in enumerate(shapes):
+            if len(shape) != len(shapes[0]):
+                raise ValueError(
+                    f"pad: samples must have the same number of axes: {where.sample(0)} has shape "
+                    f"{shapes[0]}, {where.sample(member)} has {shape}; reshape one with .map() before"
+                )
+        longest = tuple(map(max, zip(*shapes, strict=True)))
+        target = tuple(map(self._size, range(len(longest)), longest))
+        for axis, (size, most) in enumerate(zip(target, longest, strict=True)):
+            if most > size:
+                member = next(i for i, shape in enumerate(shapes) if shape[axis] > size)
+                raise ValueError(
+                    f"pad: {where.sample(member)} measures {shapes[member][axis]} along axis {axis}, more "
+                    f"than to={self.to}; give a larger `to`, or cut the sample with .map() before"
+                )
+        return target
+
+    def _size(self, axis: int, longest: int) -> int:
+        """Return the size of an axis, given the longest that is to be padded."""
+        fixed, step = _of_axis(self.to, axis), _of_axis(self.multiple_of, axis)
+        return fixed if fixed is not None else longest if step is None else -(-longest // step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class PadSample:
+    """Pads one sample."""
+
+    pad: Pad
+
+    def __call__(self, sample: Tree, place: Place) -> Tree:
+        """Return the sample with each of its arrays padded."""
+        leaves, spec = flatten(sample)
+        padded: list[Any] = []
+        for number, (leaf, value) in enumerate(zip(leaves, self.pad.values(spec), strict=True)):
+            where = Where(spec, number, lambda _: place.name())
+            padded.append(self.pad.stack_column([leaf], value, where)[0] if _has_axes(leaf) else leaf)
+        tree = unflatten(spec, padded)
+        if not self.pad.lengths:
+            return tree
+        return tree, unflatten(spec, [np.int64(len(leaf)) if _has_axes(leaf) else None for leaf in leaves])
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """Says whether padding a sample is so little that the loop may do it."""
+
+    pad: Pad
+
+    def __call__(self, sample: Tree) -> bool:
+        """Return whether the padded sample is small."""
+        return self.pad.size_of(sample) <= INLINE
+
+
+def _each(sizes: Sizes) -> tuple[int | None, ...]:
+    return sizes if isinstance(sizes, tuple) else (sizes,)
+
+
+def _of_axis(sizes: Sizes, axis: int) -> int | None:
+    each = _each(sizes)
+    return each[axis] if axis < len(each) else None
+
+
+def _has_axes(leaf: object) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.ndim > 0
+
+
+def fill_value(value: object, dtype: np.dtype[Any], where: Where) -> Any:
+    """Return the value in this dtype; a whole number is never rounded or wrapped to fit."""
+    if dtype.kind == "O":
+        return value
+    if not value:
+        return np.zeros((), dtype)[()]
+    try:
+        with np.errstate(all="ignore"):
+            fill = np.asarray(value).astype(dtype)[()]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"pad: value={value!r} is no {dtype}, as {where.sample(0)} is ({error})") from None
+    if dtype.kind in "biu" and fill != value:
+        raise ValueError(
+            f"pad: value={value!r} is no {dtype}, as {where.sample(0)} is; give a value of that type, "
+            "or a tree of values, one for each leaf"
+        )
+    return fill

@@ -1,0 +1,58 @@
+"""What the stages that call a function have in common: checks of what they are given."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from asyncfeed.errors import PipelineError
+
+
+def check_policy(stage: str, concurrency: object, on_error: object, skip_limit: object) -> None:
+    """Raise where these do not say how many calls run at once and what becomes of one that fails."""
+    if concurrency != "auto" and not _counts(concurrency):
+        raise PipelineError(
+            f'{stage}: concurrency must be "auto" or a whole number of at least 1, not {concurrency!r}'
+        )
+    if on_error == "raise":
+        if skip_limit is not None:
+            raise PipelineError(f'{stage}: skip_limit does nothing without on_error="skip"; add it or drop both')
+        return
+    if on_error != "skip":
+        raise PipelineError(f'{stage}: on_error must be "raise" or "skip", not {on_error!r}')
+    if skip_limit is None:
+        raise PipelineError(
+            f'{stage}: on_error="skip" needs skip_limit: how many items may be lost, as in skip_limit=10, '
+            "or which share of them, as in skip_limit=0.01"
+        )
+    if not _counts(skip_limit) and not (isinstance(skip_limit, float) and 0 < skip_limit < 1):
+        raise PipelineError(
+            f"{stage}: skip_limit must be a whole number of at least 1 or a share between 0 and 1, "
+            f"not {skip_limit!r}"
+        )
+
+
+def check_fn(stage: str, fn: object) -> None:
+    """Raise where `fn` is not a function of one item that returns one result."""
+    if not callable(fn):
+        raise PipelineError(f"{stage}: the function must be callable, not {fn!r}")
+    if _is(inspect.isgeneratorfunction, fn) or _is(inspect.isasyncgenfunction, fn):
+        raise PipelineError(f"{stage}: {fn!r} is a generator function; flat_map(fn) takes what it yields as items")
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether a call of `fn` is to be awaited, or gone through with `async for`."""
+    return _is(inspect.iscoroutinefunction, fn) or _is(inspect.isasyncgenfunction, fn)
+
+
+def _is(test: Callable[[object], bool], fn: object) -> bool:
+    """Apply a test to a function, or to the `__call__` of an object that is one."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return test(fn) or (not isinstance(fn, type) and test(getattr(type(fn), "__call__", None)))  # noqa: B004
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

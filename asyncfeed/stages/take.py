@@ -1,0 +1,141 @@
+"""Take and Skip: the first items of each epoch, or all but the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count
+from asyncfeed.stages.places import shift
+
+
+@dataclass(frozen=True)
+class Take(Node):
+    """Keeps the first `count` items of each epoch; all of them where there are fewer."""
+
+    count: int
+
+    method: ClassVar[str] = "take"
+    positional: ClassVar[tuple[str, ...]] = ("count",)
+
+    def __post_init__(self) -> None:
+        check_count("take", "count", self.count, 0)
+
+    def index(self, upstream: Indexed) -> Indexed:
+        """Return the first items of upstream."""
+        return Slice(upstream, 0, self.length(len(upstream)))
+
+    def steps(self) -> Sequence[Step]:
+        """Return the count of a stream."""
+        return [TakeFirst(self.count)]
+
+    def length(self, upstream: int) -> int:
+        """Return `count`, or fewer where there are fewer."""
+        return min(self.count, upstream)
+
+
+@dataclass(frozen=True)
+class Skip(Node):
+    """Leaves out the first `count` items of each epoch."""
+
+    count: int
+
+    method: ClassVar[str] = "skip"
+    positional: ClassVar[tuple[str, ...]] = ("count",)
+
+    def __post_init__(self) -> None:
+        check_count("skip", "count", self.count, 0)
+
+    def index(self, upstream: Indexed) -> Indexed:
+        """Return upstream from item `count` on."""
+        return Slice(upstream, self.count, self.length(len(upstream)))
+
+    def steps(self) -> Sequence[Step]:
+        """Return the count of a stream."""
+        return [SkipFirst(self.count)]
+
+    def length(self, upstream: int) -> int:
+        """Return what is left."""
+        return max(0, upstream - self.count)
+
+
+class Slice:
+    """A run of upstream's places."""
+
+    def __init__(self, upstream: Indexed, start: int, length: int) -> None:
+        self.on_thread = upstream.on_thread
+        self._upstream = upstream
+        self._start = start
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        """Return the items at these places of the slice."""
+        return self._upstream.pick(epoch, shift(places, self._start))
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return what the item at this place of the slice is called."""
+        return self._upstream.key(epoch, place + self._start)
+
+
+class TakeFirst(Algorithm):
+    """Passes `count` items of each epoch on and is `done` with the last of them; drops what comes after."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._begin(count)
+
+    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Return the items that are still wanted."""
+        if len(items) > self._left:
+            items, ordinals = items[: self._left], ordinals[: self._left]
+        self._begin(self._left - len(items))
+        return items, ordinals
+
+    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+        """Begin the next epoch."""
+        self._begin(self._count)
+        return [], ()
+
+    def state(self) -> dict[str, Any]:
+        """Return how many items are still wanted."""
+        return {"left": self._left}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._begin(state["left"])
+
+    def _begin(self, left: int) -> None:
+        self._left = left
+        self.done = left == 0
+
+
+class SkipFirst(Algorithm):
+    """Drops `count` items of each epoch and passes the rest on."""
+
+    def __init__(self, count: int) -> None:
+        self._count = self._left = count
+
+    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Return the items after those to drop."""
+        dropped = min(self._left, len(items))
+        if dropped:
+            self._left -= dropped
+            return items[dropped:], ordinals[dropped:]
+        return items, ordinals
+
+    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+        """Begin the next epoch."""
+        self._left = self._count
+        return [], ()
+
+    def state(self) -> dict[str, Any]:
+        """Return how many items are still to drop."""
+        return {"left": self._left}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._left = state["left"]

@@ -1,0 +1,186 @@
+"""Finding files by pattern, without ever leaving the directory that the pattern names.
+
+The standard `glob` skips what it may not read and follows links anywhere: files would be missing, or come
+from elsewhere, and nobody would be told.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterator
+from stat import S_ISREG
+from typing import NamedTuple
+
+from asyncfeed.errors import PipelineError
+
+_MAGIC = re.compile(r"[*?\[]")
+_RECURSIVE = "**"
+
+Found = tuple[str, int, int]
+"""A path, its size in bytes, and its time of change in nanoseconds."""
+
+
+class Boundary:
+    """The directory that links may not lead out of, as a real path.
+
+    Memory: one entry per distinct directory asked about. `os.path.realpath` runs once for each.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._top = os.path.realpath(root)
+        self._below = os.path.join(self._top, "")  # noqa: PTH118 - keeps "/" as it is
+        self._parents: dict[str, str] = {}
+
+    def holds(self, real: str) -> bool:
+        """Whether a real path lies in the directory, or is it."""
+        return real == self._top or real.startswith(self._below)
+
+    def check(self, path: str) -> None:
+        """Raise where a path leads out of the directory, through a link or through `..`."""
+        parent, name = os.path.split(path)
+        if parent not in self._parents:
+            self._parents[parent] = os.path.realpath(parent)
+        real = os.path.join(self._parents[parent], name)  # noqa: PTH118
+        if name in {"", ".", ".."} or os.path.islink(real):  # noqa: PTH114
+            real = os.path.realpath(real)
+        if not self.holds(real):
+            raise self.error(path, path)
+
+    def error(self, path: str, link: str) -> PipelineError:
+        """Return the error for `path`, which is outside because of `link`."""
+        through = "" if link == path else f" through {link!r}"
+        return PipelineError(
+            f"files: {path!r} leads{through} out of {self._top!r}, and what lies elsewhere is not read; "
+            "where that is meant, pass root= with a directory that holds both"
+        )
+
+
+class _Directory(NamedTuple):
+    """A directory yet to be looked at, and the parts of the pattern its entries may match."""
+
+    prefix: str
+    """As it stands before the names in it: empty, or with a slash at the end."""
+    real: str
+    link: str | None
+    """The link that leads out of the boundary, where one did."""
+    active: tuple[int, ...]
+
+
+def has_magic(text: str) -> bool:
+    """Whether a text is a pattern rather than a path."""
+    return _MAGIC.search(text) is not None
+
+
+def walk(pattern: str, boundary: Boundary | None) -> Iterator[Found]:
+    """Go through the regular files that match a pattern, each once, in no particular order.
+
+    Memory: one entry per directory not yet visited. Raises `PipelineError` where nothing matches or a match
+    lies outside, and what the file system raises for a directory that cannot be read or a link to nothing.
+    """
+    base, parts = _split(pattern)
+    directory = base or "."
+    if boundary is None:
+        boundary = Boundary(directory)
+    real = os.path.realpath(directory)
+    link = None if boundary.holds(real) else directory
+    matchers = [_matcher(part) for part in parts]
+    todo = [_Directory(base, real, link, _closure((0,), parts))]
+    found = directories = 0
+    while todo:
+        here = todo.pop()
+        try:
+            entries = os.scandir(here.prefix or ".")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if found or here.prefix != base:
+                raise
+            raise _nothing(pattern, directory, "which is not a directory") from error
+        with entries:
+            for entry in entries:
+                last, onward = _step(entry, here.active, parts, matchers)
+                if last:
+                    status = entry.stat()
+                    if S_ISREG(status.st_mode):
+                        path = here.prefix + entry.name
+                        _check(entry, path, here, boundary)
+                        found += 1
+                        yield path, status.st_size, status.st_mtime_ns
+                    else:
+                        directories += entry.is_dir()
+                if onward:
+                    todo.append(_enter(entry, here, boundary, _closure(onward, parts)))
+    if not found:
+        hint = "which holds matching directories only: add /* to match the files in them" if directories else ""
+        raise _nothing(pattern, directory, hint)
+
+
+def _step(
+    entry: os.DirEntry[str],
+    active: tuple[int, ...],
+    parts: list[str],
+    matchers: list[Callable[[str], object]],
+) -> tuple[bool, tuple[int, ...]]:
+    """Return whether an entry matches the whole pattern, and the parts that what is below it may match."""
+    name = entry.name
+    last = False
+    onward: tuple[int, ...] = ()
+    for at in active:
+        part = parts[at]
+        if part == _RECURSIVE:
+            # As in `pathlib`: not through links, which may lead in circles.
+            if name[0] != "." and entry.is_dir(follow_symlinks=False):
+                onward += (at,)
+        elif (name[0] != "." or part[0] == ".") and matchers[at](name):
+            if at + 1 == len(parts):
+                last = True
+            elif entry.is_dir():
+                onward += (at + 1,)
+    return last, onward
+
+
+def _closure(active: tuple[int, ...], parts: list[str]) -> tuple[int, ...]:
+    """Add to each `**` the part after it, as `**` stands for no directory, too."""
+    return tuple(sorted({*active, *(at + 1 for at in active if parts[at] == _RECURSIVE)}))
+
+
+def _check(entry: os.DirEntry[str], path: str, here: _Directory, boundary: Boundary) -> None:
+    if entry.is_symlink():
+        if not boundary.holds(os.path.realpath(path)):
+            raise boundary.error(path, path)
+    elif here.link is not None:
+        raise boundary.error(path, here.link)
+
+
+def _enter(entry: os.DirEntry[str], here: _Directory, boundary: Boundary, active: tuple[int, ...]) -> _Directory:
+    path = here.prefix + entry.name
+    if not entry.is_symlink():
+        return _Directory(f"{path}/", f"{here.real}/{entry.name}", here.link, active)
+    real = os.path.realpath(path)
+    return _Directory(f"{path}/", real, None if boundary.holds(real) else path, active)
+
+
+def _split(pattern: str) -> tuple[str, list[str]]:
+    """Return the part before the first wildcard, with its slash, and the parts after it."""
+    magic = _MAGIC.search(pattern)
+    cut = pattern.rfind("/", 0, magic.start() if magic else len(pattern)) + 1
+    parts: list[str] = []
+    for part in pattern[cut:].split("/"):
+        if part == "..":
+            raise PipelineError(f"files: {pattern!r} goes up with .. after a wildcard; write the directory itself")
+        if part not in {"", "."} and not (part == _RECURSIVE and parts[-1:] == [_RECURSIVE]):
+            parts.append(part)
+    if pattern.endswith("/"):
+        raise PipelineError(f"files: {pattern!r} names directories; write {pattern + '*'!r} for the files in them")
+    return pattern[:cut], parts if parts[-1] != _RECURSIVE else [*parts, "*"]
+
+
+def _matcher(part: str) -> Callable[[str], object]:
+    return re.compile(fnmatch.translate(part)).match
+
+
+def _nothing(pattern: str, directory: str, hint: str) -> PipelineError:
+    where = os.path.abspath(directory)  # noqa: PTH100 - `Path.absolute` keeps the dots, `resolve` drops the links
+    if pattern.startswith("~"):
+        hint = "as ~ is not expanded here: pass os.path.expanduser(...)"
+    return PipelineError(f"files: {pattern!r} matches no file; it looked in {where!r}" + (hint and f", {hint}"))

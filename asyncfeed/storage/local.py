@@ -1,0 +1,208 @@
+"""Local files: reading one whole with as few system calls as possible, and finding many by pattern."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from stat import S_ISDIR, S_ISREG
+from typing import Any, overload
+
+import numpy as np
+
+from asyncfeed.errors import Corrupt, PipelineError, StoreError
+from asyncfeed.storage.base import Bytes, File
+from asyncfeed.storage.glob import Boundary, Found, has_magic, walk
+
+# Opening a named pipe would wait for a writer; without blocking it opens at once and is then refused.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+Pattern = str | os.PathLike[str]
+
+
+def read_into(file: File) -> Bytes:
+    """Read a whole file into a new buffer of its own.
+
+    Blocks: call it on a thread. Four system calls where the file is read in one go; memory is the size of the
+    file. What the file system raises keeps its type and names the file. A file that is not as it was listed,
+    or that becomes shorter while it is read, is `Corrupt`; the descriptor is closed in every case.
+    """
+    path = file.path
+    fd = os.open(path, _FLAGS)
+    try:
+        status = os.fstat(fd)
+        if not S_ISREG(status.st_mode):
+            raise _not_a_file(path, status.st_mode)
+        size = status.st_size
+        if (file.size is not None and file.size != size) or (
+            file.mtime_ns is not None and file.mtime_ns != status.st_mtime_ns
+        ):
+            raise _changed(file, status)
+        buffer = np.empty(size, np.uint8)
+        got = os.readv(fd, (buffer.data,)) if size else 0
+        while got < size:  # one call stops at 2 GiB, and network file systems may stop anywhere
+            more = os.readv(fd, (buffer.data[got:],))
+            if not more:
+                raise Corrupt(f"{path} was cut short while it was read: {got} of {size} bytes were there")
+            got += more
+        return buffer
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = path  # fstat and read know the descriptor only
+        raise
+    finally:
+        os.close(fd)
+
+
+def scatter(file: File, parts: Sequence[Any], size: int) -> bool:
+    """Read a file of exactly `size` bytes into buffers that are there, one after the other.
+
+    Returns False for any other file: one that is not as it was listed, of another size, no file at all. Then
+    the buffers may hold anything, and `read_into` says what is wrong. Blocks: call it on a thread.
+    """
+    fd = os.open(file.path, _FLAGS)
+    try:
+        status = os.fstat(fd)
+        as_listed = file.mtime_ns is None or file.mtime_ns == status.st_mtime_ns
+        return (
+            status.st_size == size
+            and as_listed
+            and (file.size is None or file.size == size)
+            and S_ISREG(status.st_mode)
+            and os.readv(fd, parts) == size
+        )
+    finally:
+        os.close(fd)
+
+
+def _changed(file: File, status: os.stat_result) -> Corrupt:
+    what = f"was {file.size} bytes, is {status.st_size}"
+    if file.size is None or file.size == status.st_size:
+        what = "it was written to"
+    return Corrupt(f"{file.path} changed since it was listed ({what}): call files(...) again once it is complete")
+
+
+def _not_a_file(path: str, mode: int) -> OSError:
+    if S_ISDIR(mode):
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    return StoreError(f"{path} is not a regular file but a pipe, a socket or a device, which cannot be read whole")
+
+
+class FileList(Sequence[File]):
+    """Many files, held compactly: 24 bytes each beside the path. A `File` is made when it is asked for.
+
+    >>> FileList(["a.npy", "b.npy"], [17, 20], [0, 0])[1]
+    File('b.npy', 20 bytes)
+    """
+
+    __slots__ = ("_mtimes", "_paths", "_sizes")
+
+    def __init__(self, paths: Iterable[str], sizes: Iterable[int], mtimes: Iterable[int]) -> None:
+        self._paths = list(paths)
+        self._sizes = array("q", sizes)
+        self._mtimes = array("q", mtimes)
+        if not len(self._paths) == len(self._sizes) == len(self._mtimes):
+            raise ValueError("FileList needs one size and one time for each path")
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the files hold together."""
+        return sum(self._sizes)
+
+    def pick(self, places: Iterable[int]) -> list[File]:
+        """Return the files at these places, in this order."""
+        paths, sizes, mtimes = self._paths, self._sizes, self._mtimes
+        return [File(paths[at], sizes[at], mtimes[at]) for at in places]
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @overload
+    def __getitem__(self, at: int) -> File: ...
+    @overload
+    def __getitem__(self, at: slice) -> FileList: ...
+    def __getitem__(self, at: int | slice) -> File | FileList:
+        if isinstance(at, slice):
+            return FileList(self._paths[at], self._sizes[at], self._mtimes[at])
+        return File(self._paths[at], self._sizes[at], self._mtimes[at])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FileList):
+            return NotImplemented
+        mine = (self._sizes, self._mtimes, self._paths)
+        return mine == (other._sizes, other._mtimes, other._paths)
+
+    def __hash__(self) -> int:
+        return hash((len(self), *self._paths[:1], *self._paths[-1:]))
+
+    def __repr__(self) -> str:
+        return f"FileList({len(self)} files, {self.nbytes} bytes)"
+
+
+def expand(patterns: Pattern | Iterable[Pattern], root: Pattern | None = None) -> FileList:
+    """List the files that paths and patterns name.
+
+    A pattern holds `*`, `?` or `[...]`, or `**` for any number of directories; it matches regular files only,
+    a leading dot only where it is written, and `**` does not go through links to directories. Something
+    that exists just as it is written is a path, whatever its characters. Paths stay where they stand in the
+    list, as often as they stand there; the files of all patterns, sorted and each once, stand at the first
+    pattern.
+
+    A file found through a link may not lie outside `root`: by default the part of the pattern before its
+    first wildcard. With `root`, paths without wildcards must lie in it, too. Raises `PipelineError` for a
+    description that cannot be meant, `FileNotFoundError` and `IsADirectoryError` for paths. Blocks: one
+    system call per file.
+    """
+    texts = [_checked(each) for each in ([patterns] if isinstance(patterns, str | os.PathLike) else patterns)]
+    if not texts:
+        raise PipelineError("files: the list of paths is empty")
+    boundary = None if root is None else Boundary(_checked(root))
+    paths: list[Found] = []
+    matches: list[Found] = []
+    where: int | None = None
+    for text in texts:
+        try:
+            # The literal name first: a list of real paths may well hold brackets.
+            status = os.stat(text)  # noqa: PTH116 - a Path object per file costs more than the call
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not has_magic(text):
+                raise _missing(error, text) from error
+            where = len(paths) if where is None else where
+            matches.extend(walk(text, boundary))
+            continue
+        if S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "a directory: write it as '.../*' for the files in it", text)
+        if not S_ISREG(status.st_mode):
+            raise _not_a_file(text, status.st_mode)
+        if boundary is not None:
+            boundary.check(text)
+        paths.append((text, status.st_size, status.st_mtime_ns))
+    if where is not None:
+        paths[where:where] = sorted(matches if len(texts) == 1 else set(matches))
+    return FileList([path for path, _, _ in paths], [size for _, size, _ in paths], [time for _, _, time in paths])
+
+
+def _checked(given: object) -> str:
+    """Return a path as text, or raise where it cannot be one of a local file."""
+    text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    if not isinstance(text, str):
+        raise PipelineError(f"files: a path must be a str or an os.PathLike of str, not {given!r}")
+    if not text or "\0" in text:
+        raise PipelineError(f"files: {text!r} cannot be a path: it is empty or holds a NUL character")
+    url = _URL.match(text)
+    if url:  # only the scheme is shown: the rest may hold a password
+        scheme = url[1].lower()
+        fix = "write a plain path" if scheme == "file" else "object stores are not in this version; copy the files"
+        raise PipelineError(f"files: {scheme}://... is not a local path: {fix}")
+    return text
+
+
+def _missing(error: OSError, text: str) -> OSError:
+    hint = "; ~ is not expanded here, pass os.path.expanduser(...)" if text.startswith("~") else ""
+    where = os.path.abspath(os.curdir)  # noqa: PTH100
+    if not os.path.isabs(text):  # noqa: PTH117
+        hint += f"; it is relative to {where!r}"
+    return OSError(error.errno, f"{error.strerror}{hint}", text)  # Python makes it the type of the errno

@@ -1,0 +1,424 @@
+"""Tools for testing code that uses asyncio: virtual time, seeded schedules, leaks, cancellation.
+
+::
+
+    run_virtual(main, seed=3)                   # hours in milliseconds, tasks in an order of their own
+    with no_leaks(types=(Feed,)):               # threads, files, tasks and objects that stay behind
+        run_virtual(main)
+    cancel_everywhere(main, lambda turn: ...)   # cancelled at each place where it can be
+
+Nothing here needs a test runner, or more than the standard library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import selectors
+import sys
+import threading
+import time
+import traceback
+import tracemalloc
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+__all__ = [
+    "Deadlock",
+    "Leaks",
+    "VirtualLoop",
+    "cancel_everywhere",
+    "memory_growth",
+    "no_leaks",
+    "run_virtual",
+]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+# What the C and the Python `Task` put into the loop's queue, on every Python from 3.11.
+_TASK_STEPS = frozenset({"TaskStepMethWrapper", "task_wakeup", "TaskWakeupMethWrapper", "__step", "__wakeup"})
+_TURNS_TO_SETTLE = 1_000
+_TURNS_TO_END = 100_000
+
+
+class Deadlock(AssertionError):
+    """Nothing can run any more; the message says where each task stands."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Where the loop waits. asyncio says here for how long it would: that is where time is made."""
+
+    loop: VirtualLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.loop._turn() or timeout == 0:
+            return super().select(0)
+        if timeout is None:
+            if not (events := super().select(self.loop.patience)):
+                raise Deadlock(f"nothing happened for {self.loop.patience} s\n{_report(self.loop)}")
+            return events
+        # A thread that was at work may since have come to wait for the loop, and tells nobody: look again. Asked
+        # before looking, so that what a thread did last is seen.
+        until = time.monotonic() + self.loop.patience
+        busy = True
+        while busy:
+            busy = self.loop._busy() and time.monotonic() < until
+            if events := super().select(0.001 if busy else 0):
+                return events
+        self.loop._jump()
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps, and whose tasks take turns in an order drawn from `seed`.
+
+    `time()` starts at 0 and stands still while anything can run; when nothing can, it jumps to the next
+    timer. Of the tasks that can run, asyncio runs the one that became ready first. That is a habit and not
+    a promise, so each turn shuffles them: a race that needs an unlucky order gets it from some seed, and
+    gets it again from the same one. Other callbacks (`call_soon`) keep their order, which is promised.
+    `seed=None` shuffles nothing.
+
+    The work of a thread takes no virtual time: the clock does not jump while a call made with
+    `run_in_executor`, or one on asyncfeed's own threads, is under way, for up to `patience` real seconds.
+    Threads that the loop cannot know of, sockets and subprocesses do not hold the clock, so a time-out may
+    overtake them: set `threads_busy` to say when it must not jump. With no timer either, only a thread can
+    go on, and the loop waits for it; after `patience` real seconds it raises `Deadlock`.
+    """
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self, seed: int | None = None) -> None:
+        selector = _Selector()
+        selector.loop = self
+        self.patience = 10.0
+        """Real seconds to wait for a thread; it decides nothing in a test that passes."""
+        self.threads_busy: Callable[[], bool] | None = None
+        """Whether a thread still works and the clock must wait; None for what the loop sees by itself."""
+        self.on_turn: Callable[[], object] | None = None
+        """Called at each turn of the loop, before what is ready runs."""
+        self.complaints: list[dict[str, Any]] = []
+        """What was given to `call_exception_handler`: errors that nothing caught."""
+        self._now = 0.0
+        self._random = None if seed is None else random.Random(seed)  # noqa: S311 - must repeat, not surprise
+        self._in_executor = 0
+        super().__init__(selector)
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds."""
+        return self._now
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Report an error that nothing caught, and keep it in `complaints`."""
+        self.complaints.append(context)
+        super().call_exception_handler(context)
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """Call `func(*args)` on a thread; the clock waits for it."""
+        future = super().run_in_executor(executor, func, *args)
+        self._in_executor += 1
+        future.add_done_callback(self._left_executor)
+        return future
+
+    def _left_executor(self, _: asyncio.Future[Any]) -> None:
+        self._in_executor -= 1
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Join the standard pool, without the time-out that newer Pythons set: the clock would jump to it."""
+        await super().shutdown_default_executor()
+
+    def _turn(self) -> bool:
+        """Begin a turn; return whether anything is ready."""
+        if self.on_turn is not None:
+            self.on_turn()
+        if self._random is not None:
+            # Threads may append meanwhile: take what is there, and put it back before theirs.
+            handles = [self._ready.popleft() for _ in range(len(self._ready))]
+            places = [i for i, handle in enumerate(handles) if _is_task_step(handle)]
+            steps = [handles[i] for i in places]
+            self._random.shuffle(steps)
+            for i, step in zip(places, steps, strict=True):
+                handles[i] = step
+            self._ready.extendleft(reversed(handles))
+        return bool(self._ready)
+
+    def _jump(self) -> None:
+        self._now = max(self._now, self._scheduled[0].when())
+
+    def _busy(self) -> bool:
+        if self.threads_busy is not None:
+            return self.threads_busy()
+        # A thread of the engine runs a method of its pool, which counts the calls that have not come back,
+        # and knows which of them wait for the loop themselves.
+        pools = (getattr(getattr(t, "_target", None), "__self__", None) for t in threading.enumerate())
+        ours = [pool for pool in pools if getattr(pool, "_loop", None) is self]
+        return self._in_executor > 0 or any(
+            getattr(pool, "_pending", 0) > len(getattr(pool, "_parked", ())) for pool in ours
+        )
+
+
+def _is_task_step(handle: asyncio.Handle) -> bool:
+    callback = getattr(handle, "_callback", None)
+    return getattr(callback, "__name__", type(callback).__name__) in _TASK_STEPS and asyncio.isfuture(
+        getattr(callback, "__self__", None)
+    )
+
+
+def run_virtual(
+    main: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]], *, seed: int | None = None
+) -> T:
+    """Run `main`, a coroutine or a function that makes one, on a new `VirtualLoop`; return its result.
+
+    Raises `AssertionError` when `main` returned but left tasks that are not done, or when an error ended in
+    the loop's exception handler because nothing caught it. To set something on the loop, take it in `main`
+    with `asyncio.get_running_loop()`.
+
+    >>> async def main() -> float:
+    ...     await asyncio.sleep(3600)
+    ...     return asyncio.get_running_loop().time()
+    >>> run_virtual(main)
+    3600.0
+    """
+    loop = VirtualLoop(seed)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        result = runner.run(main if isinstance(main, Coroutine) else main())
+        _check_alone(loop)
+    _check_quiet(loop)
+    return result
+
+
+def cancel_everywhere(
+    make_coro: Callable[[], Coroutine[Any, Any, object]],
+    check: Callable[[int], object] | None = None,
+    *,
+    seed: int | None = None,
+) -> int:
+    """Cancel a coroutine at each place where it can be; return how many there were.
+
+    `make_coro()` is run again and again, each time on a new `VirtualLoop(seed)`. Run `k` cancels its task at
+    the `k`-th turn of the loop after the task's first step: while it waits, and when what it waited for has
+    just come, which is where a result gets lost. Turns in which only other tasks run count too, so a wait is
+    cancelled at every state the others can be in. It ends with the run that finishes before its turn comes.
+
+    Each cancelled task must end cancelled: raises `AssertionError` when the cancellation was swallowed or
+    became another error, when other tasks remain once the loop is idle, or when an error reached the loop's
+    exception handler. Then `check(k)` is called, after the loop has closed.
+    """
+    swept = 0
+    while _cancel_at(swept + 1, make_coro, seed):
+        swept += 1
+        if check is not None:
+            check(swept)
+    return swept
+
+
+def _cancel_at(turn: int, make_coro: Callable[[], Coroutine[Any, Any, object]], seed: int | None) -> bool:
+    """Run once, cancelling at `turn`; return whether it came to that."""
+    place = ""
+    turns = -1  # the first turn comes before the task's first step
+
+    def on_turn() -> None:
+        nonlocal place, turns
+        if task.done():
+            return
+        turns += 1
+        if turns == turn:
+            place = f"cancelled at turn {turn}, {loop.time()} s, at:\n{_where(task)}"
+            task.cancel()
+        elif turns > turn + _TURNS_TO_END:
+            raise Deadlock(f"the task does not end, {place}")
+
+    async def watch() -> None:
+        await asyncio.wait([task])
+        for _ in range(_TURNS_TO_SETTLE):
+            await asyncio.sleep(0)
+            if not loop._ready:
+                break
+
+    loop = VirtualLoop(seed)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop()
+        task = loop.create_task(make_coro())
+        loop.on_turn = on_turn
+        try:
+            runner.run(watch())
+        except Deadlock as error:
+            error.add_note(place)
+            raise
+        if not place:
+            task.result()
+        elif not task.cancelled():
+            raised = task.exception()
+            became = f"returned {task.result()!r}" if raised is None else f"raised {raised!r}"
+            raise AssertionError(f"the task {became} instead of ending cancelled; {place}") from raised
+        _check_alone(loop, place)
+    _check_quiet(loop, place)
+    return bool(place)
+
+
+def _check_alone(loop: asyncio.AbstractEventLoop, place: str = "") -> None:
+    if tasks := asyncio.all_tasks(loop):
+        raise AssertionError(f"{len(tasks)} tasks are left; {place}\n{_report(loop)}")
+
+
+def _check_quiet(loop: VirtualLoop, place: str = "") -> None:
+    if loop.complaints:
+        context = loop.complaints[0]
+        raise AssertionError(f"nothing caught: {context}; {place}") from context.get("exception")
+
+
+def _report(loop: asyncio.AbstractEventLoop) -> str:
+    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
+    return "\n".join(f"task {task.get_name()!r} stands at:\n{_where(task)}" for task in tasks)
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """Describe the chain of awaits of a task, outermost first."""
+    lines = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(awaited, f"{kind}_frame")), None)
+        if kind is None or (frame := getattr(awaited, f"{kind}_frame")) is None:
+            break
+        lines.append(f"    {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}")
+        awaited = getattr(awaited, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
+    return "\n".join(lines) or "    its end"
+
+
+class Leaks:
+    """What is there now, to be compared with what is there later.
+
+    Counts the threads that Python started, the open file descriptors (where the system lists them), the
+    asyncio tasks that are not done (unless `tasks=False`), and the objects of `types`. Those must be objects
+    that the garbage collector tracks, which NumPy's arrays are not. A thread that is just ending is joined,
+    for at most `patience` seconds in all.
+    """
+
+    def __init__(self, *, types: tuple[type, ...] = (), tasks: bool = True, patience: float = 2.0) -> None:
+        self._types = (*types, asyncio.Task) if tasks else types
+        self._patience = patience
+        self._threads = weakref.WeakSet(threading.enumerate())
+        self._files = _open_files()
+        self._objects = {id(o): _reference(o) for o in self._instances()}
+
+    def found(self) -> list[str]:
+        """Collect garbage, and describe each thing that is new."""
+        gc.collect()
+        threads = self.threads()
+        gc.collect()  # again: what those that have ended meanwhile had held
+        return [*threads, *self.files(), *self.objects()]
+
+    def threads(self, prefix: str = "") -> list[str]:
+        """Describe the new threads whose names begin with `prefix`: name and stack."""
+        deadline = time.monotonic() + self._patience
+        new = [t for t in threading.enumerate() if t not in self._threads and t.name.startswith(prefix)]
+        # A dummy stands for a thread that Python did not start, and cannot be joined.
+        new = [t for t in new if type(t).__name__ != "_DummyThread" and t is not threading.current_thread()]
+        for thread in new:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        frames = sys._current_frames()
+        return [
+            f"thread {t.name!r}, at:\n{''.join(traceback.format_stack(frames[t.ident]))}"
+            for t in new
+            if t.ident in frames
+        ]
+
+    def files(self) -> list[str]:
+        """Describe the file descriptors that are new, or are open on something else."""
+        return [
+            f"file descriptor {fd}: {name}"
+            for fd, name in sorted(_open_files().items())
+            if self._files.get(fd) != name
+        ]
+
+    def objects(self) -> list[str]:
+        """Describe the new objects and the pending tasks."""
+        new = []
+        for found in self._instances():
+            before = self._objects.get(id(found))
+            if before is None or before() is not found:
+                new.append(found)
+        tasks = [o for o in new if isinstance(o, asyncio.Task)]
+        others = {type(o).__qualname__: o for o in new if not isinstance(o, asyncio.Task)}
+        counts = Counter(type(o).__qualname__ for o in new)
+        return [
+            *(f"task {task.get_name()!r}, at:\n{_where(task)}" for task in tasks),
+            *(f"{counts[name]} of {name}, one is {one!r}" for name, one in others.items()),
+        ]
+
+    def _instances(self) -> list[Any]:
+        if not self._types:
+            return []
+        # `type`, not `isinstance`: a lazy proxy may do anything when asked for its class.
+        found = [o for o in gc.get_objects() if issubclass(type(o), self._types)]
+        return [o for o in found if not (isinstance(o, asyncio.Task) and o.done())]
+
+
+@contextmanager
+def no_leaks(*, types: tuple[type, ...] = (), patience: float = 2.0) -> Iterator[Leaks]:
+    """Raise `AssertionError`, naming each, when threads, files, tasks or objects of `types` stay behind.
+
+    See `Leaks` for what is counted. An error raised inside is passed on without a check. What a process makes
+    once and keeps counts too (uvloop's first loop opens a pipe): let it be made before.
+    """
+    gc.collect()
+    leaks = Leaks(types=types, patience=patience)
+    yield leaks
+    if found := leaks.found():
+        raise AssertionError(f"{len(found)} leaks:\n" + "\n".join(found))
+
+
+def _reference(found: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(found)
+    except TypeError:
+        return lambda: found
+
+
+def _open_files() -> dict[int, str]:
+    """Return what each open file descriptor is open on."""
+    folder = next((f for f in ("/proc/self/fd", "/dev/fd") if os.path.isdir(f)), None)  # noqa: PTH112
+    files = {}
+    for name in os.listdir(folder) if folder else ():  # noqa: PTH208
+        try:
+            status = os.fstat(int(name))
+            target = os.readlink(f"{folder}/{name}") if folder == "/proc/self/fd" else "?"  # noqa: PTH115
+        except OSError:
+            continue  # the one that listed the folder
+        files[int(name)] = f"{target} (device {status.st_dev}, inode {status.st_ino})"
+    return files
+
+
+def memory_growth(fn: Callable[[], object], *, warmup: int = 5, rounds: int = 20) -> float:
+    """Return by how many bytes the memory in use grows with each call of `fn`, after `warmup` calls.
+
+    Counts what Python and NumPy allocate (`tracemalloc`), after a garbage collection; a round that keeps
+    nothing comes out at a few hundred bytes or less.
+    """
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        for _ in range(warmup):
+            fn()
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(rounds):
+            fn()
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+    return (after - before) / rounds

@@ -1,0 +1,35 @@
+"""The tests of the bridges: those that need TensorFlow are marked so, and its own warnings are not ours."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+HERE = Path(__file__).parent
+PLAIN = {"test_epochs.py", "test_shapes.py"}
+IGNORED = (
+    # Keras, of its own `shuffle=True` default, whenever it gets a dataset.
+    "ignore:.*`shuffle=True` was passed, but will be ignored:UserWarning",
+    # Keras, at the end of an epoch whose length it was not told.
+    "ignore:Your input ran out of data; interrupting training:UserWarning",
+    # Raised while TensorFlow and what it imports are imported.
+    "ignore::DeprecationWarning:(tensorflow|keras|google|flatbuffers|h5py|ml_dtypes|astunparse|gast)",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder."""
+    missing = importlib.util.find_spec("tensorflow") is None
+    for item in items:
+        if HERE not in item.path.parents or item.path.name in PLAIN:
+            continue
+        item.add_marker(pytest.mark.tensorflow)
+        for each in IGNORED:
+            item.add_marker(pytest.mark.filterwarnings(each))
+        if missing:
+            item.add_marker(pytest.mark.skip(reason="needs TensorFlow"))

@@ -1,0 +1,85 @@
+"""What every test gets: seeds, loops, and a check that nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from asyncfeed.testing import Leaks, run_virtual
+
+try:
+    import uvloop
+except ImportError:  # it does not exist for Windows
+    uvloop = None
+
+SEEDS = range(int(os.environ.get("ASYNCFEED_SEEDS", "8")))
+
+# Coroutine, or a function that makes one -> its result.
+Run = Callable[[Coroutine[Any, Any, Any] | Callable[[], Coroutine[Any, Any, Any]]], Any]
+
+
+@pytest.fixture(params=SEEDS)
+def seed(request: pytest.FixtureRequest) -> int:
+    """Return a seed; the test runs once with each. `ASYNCFEED_SEEDS=500` widens the search."""
+    return int(request.param)
+
+
+@pytest.fixture(params=[*(f"virtual-{seed}" for seed in SEEDS), "asyncio", "uvloop"])
+def loop_kind(request: pytest.FixtureRequest) -> str:
+    """Return the kind of loop that `run` uses: `virtual-<seed>`, `asyncio` or `uvloop`."""
+    if request.param == "uvloop" and uvloop is None:
+        pytest.skip("needs uvloop")
+    return str(request.param)
+
+
+@pytest.fixture
+def run(loop_kind: str) -> Run:
+    """Return a function that runs a coroutine on a new loop of this kind."""
+    kind, _, number = loop_kind.partition("-")
+    if kind == "virtual":
+        return lambda main: run_virtual(main, seed=int(number))
+    factory = uvloop.new_event_loop if kind == "uvloop" else asyncio.SelectorEventLoop
+
+    def run_real(main: Coroutine[Any, Any, Any] | Callable[[], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(main if isinstance(main, Coroutine) else main())
+
+    return run_real
+
+
+@pytest.fixture(autouse=True, scope="session")
+def made_once() -> None:
+    """Make what a process makes once and keeps, so that no test is blamed: libuv's pipe for signals."""
+    if uvloop is not None:
+        uvloop.new_event_loop().close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def only_new_objects_are_collected() -> None:
+    """Set aside what lives already: tests that look for leaks collect garbage, and the runner's heap is large."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread of ours or an open file behind.
+
+    Files are not counted where TensorFlow runs: it opens some of its own and keeps them.
+    """
+    leaks = Leaks(tasks=False)
+    counts_files = request.node.get_closest_marker("tensorflow") is None
+
+    def found() -> list[str]:
+        return leaks.threads("asyncfeed") + (leaks.files() if counts_files else [])
+
+    yield
+    if found():
+        gc.collect()  # only now: it would cost every test milliseconds
+        if left := found():
+            pytest.fail("left behind:\n" + "\n".join(left), pytrace=False)

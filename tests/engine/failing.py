@@ -1,0 +1,233 @@
+"""Pipelines that fail at one known item, one for each place where user code is called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import asyncfeed as af
+
+COUNT, BAD = 40, 17
+
+
+class Oops(Exception):
+    """What the user's code raises."""
+
+
+class Drawn(NamedTuple):
+    """What came out of a feed, and what ended it (None: the end of the data)."""
+
+    items: list[Any]
+    error: BaseException | None
+    failure: af.Failure | None
+
+
+class Kind(NamedTuple):
+    """A way to fail: builds the pipeline for a concurrency; what comes first; what the failure is called."""
+
+    build: Callable[[Any], af.Pipeline[Any]]
+    before: list[Any]
+    stage: str
+    key: str
+    ordinal: Any
+
+
+async def draw(pipeline: af.Pipeline[Any], **options: Any) -> Drawn:
+    """Draw everything on the running loop."""
+    items, error = [], None
+    async with pipeline.open(**options) as feed:
+        try:
+            async for item in feed:
+                items.append(item)
+        except BaseException as raised:  # noqa: BLE001 - whatever it is
+            error = raised
+        return Drawn(items, error, feed.failure)
+
+
+def draw_on_thread(pipeline: af.Pipeline[Any], **options: Any) -> Drawn:
+    """Draw everything with a plain `for`."""
+    items, error = [], None
+    with pipeline.open(**options) as feed:
+        try:
+            for item in feed:
+                items.append(item)
+        except BaseException as raised:  # noqa: BLE001 - whatever it is
+            error = raised
+        return Drawn(items, error, feed.failure)
+
+
+def raises(error: Callable[[], BaseException], bad: int = BAD) -> Callable[[int], int]:
+    def fn(x: int) -> int:
+        if x == bad:
+            raise error()
+        return x
+
+    return fn
+
+
+def raises_later(error: Callable[[], BaseException], bad: int = BAD) -> Callable[[int], Any]:
+    async def fn(x: int) -> int:
+        await asyncio.sleep((x * 7919) % 13 / 1000)  # in another order than that of the items
+        if x == bad:
+            raise error()
+        return x
+
+    return fn
+
+
+def generator(error: Callable[[], BaseException], bad: int = BAD) -> Callable[[], Iterator[int]]:
+    """Return a source that fails; its iterator is a class, so the error comes out as it is."""
+
+    class Source:
+        def __init__(self) -> None:
+            self.next = 0
+
+        def __iter__(self) -> Source:
+            return self
+
+        def __next__(self) -> int:
+            self.next += 1
+            if self.next == bad + 1:
+                raise error()
+            return self.next - 1
+
+    return Source
+
+
+def async_generator(error: Callable[[], BaseException], bad: int = BAD) -> Callable[[], AsyncIterator[int]]:
+    class Source:
+        def __init__(self) -> None:
+            self.next = 0
+
+        def __aiter__(self) -> Source:
+            return self
+
+        async def __anext__(self) -> int:
+            await asyncio.sleep(self.next % 3 / 1000)
+            self.next += 1
+            if self.next == bad + 1:
+                raise error()
+            return self.next - 1
+
+    return Source
+
+
+class Sequence:
+    """A sequence whose `[number]` fails."""
+
+    def __init__(self, error: Callable[[], BaseException]) -> None:
+        self._fn = raises(error)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, place: int) -> int:
+        return self._fn(place)
+
+
+def flat(error: Callable[[], BaseException]) -> Callable[[int], list[int]]:
+    def fn(x: int) -> list[int]:
+        return [raises(error)(x), x]
+
+    return fn
+
+
+def flat_lazy(error: Callable[[], BaseException]) -> Callable[[int], Iterator[int]]:
+    def fn(x: int) -> Iterator[int]:
+        yield x
+        yield raises(error)(x)
+
+    return fn
+
+
+def flat_async(error: Callable[[], BaseException]) -> Callable[[int], AsyncIterator[int]]:
+    async def fn(x: int) -> AsyncIterator[int]:
+        yield x
+        await asyncio.sleep(x % 3 / 1000)
+        yield raises(error)(x)
+
+    return fn
+
+
+def files(folder: Path) -> af.Pipeline[Any]:
+    for x in range(COUNT):
+        (folder / f"{x:02}.bin").write_bytes(bytes([x]))
+    return af.files(f"{folder}/*.bin")
+
+
+def decoder(error: Callable[[], BaseException]) -> Callable[[bytes], int]:
+    return lambda data: raises(error)(data[0])
+
+
+def decoder_async(error: Callable[[], BaseException]) -> Callable[[bytes], Any]:
+    fn = raises_later(error)
+
+    async def decode(data: bytes) -> int:
+        return await fn(data[0])  # type: ignore[no-any-return]
+
+    return decode
+
+
+def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: bool = True) -> dict[str, Kind]:
+    """Return one failing pipeline for each kind of step that calls the user's code."""
+    numbers, before = af.items(range(COUNT)), list(range(BAD))
+    here = (f"number {BAD}", BAD)
+    listed = files(folder) if write else numbers  # without: for the names of the kinds only
+    file = (f"{folder}/{BAD:02}.bin", BAD)
+    twice = [x for x in before for _ in range(2)]
+    ragged = [np.zeros(2 if x == BAD else 1) for x in range(COUNT)]
+    return {
+        "async map": Kind(lambda k: numbers.map(raises_later(error), concurrency=k), before, "map(", *here),
+        "thread map": Kind(lambda k: numbers.map(raises(error), concurrency=k), before, "map(", *here),
+        "unnamed map": Kind(lambda k: numbers.map(lambda x: raises(error)(x), concurrency=k), before, "map(", *here),
+        "filter": Kind(lambda k: numbers.filter(raises(error), concurrency=k), before[1:], "filter(", *here),
+        "async filter": Kind(
+            lambda k: numbers.filter(raises_later(error), concurrency=k), before[1:], "filter(", *here
+        ),
+        "iterable": Kind(lambda _: af.items(generator(error)), before, "items(", *here),
+        "async iterable": Kind(lambda _: af.items(async_generator(error)), before, "items(", *here),
+        "iterable, then map": Kind(
+            lambda k: af.items(generator(error)).map(lambda x: x, concurrency=k), before, "items(", *here
+        ),
+        "async iterable, then map": Kind(
+            lambda k: af.items(async_generator(error)).map(raises_later(error, -1), concurrency=k),
+            before, "items(", *here,
+        ),  # fmt: skip
+        "decoder": Kind(lambda k: listed.load(decoder(error), concurrency=k), before, "load(", *file),
+        "async decoder": Kind(lambda k: listed.load(decoder_async(error), concurrency=k), before, "load(", *file),
+        "flat_map": Kind(lambda k: numbers.flat_map(flat(error), concurrency=k), twice, "flat_map(", *here),
+        "lazy flat_map": Kind(
+            lambda k: numbers.flat_map(flat_lazy(error), concurrency=k), [*twice, BAD], "flat_map(", *here
+        ),
+        "async flat_map": Kind(
+            lambda k: numbers.flat_map(flat_async(error), concurrency=k), [*twice, BAD], "flat_map(", *here
+        ),
+        "batch of a failing map": Kind(
+            lambda k: numbers.map(raises_later(error), concurrency=k).batch(2).map(list),
+            [[x, x + 1] for x in range(0, BAD - 1, 2)], "map(", *here,
+        ),  # fmt: skip
+        "map of a batch": Kind(
+            lambda k: numbers.batch(2).map(lambda b: raises(error)(int(b[1])), concurrency=k),
+            list(range(1, BAD, 2)), "map(", f"batch of number {BAD - 1} to number {BAD}", [BAD - 1, BAD],
+        ),  # fmt: skip
+        "zip": Kind(
+            lambda k: af.zip(numbers, numbers.map(raises_later(error), concurrency=k)),
+            [(x, x) for x in before], "map(", *here,
+        ),  # fmt: skip
+        "concat": Kind(
+            lambda k: af.concat(af.items([-2, -1]), numbers.map(raises_later(error), concurrency=k), numbers),
+            [-2, -1, *before], "map(", *here,
+        ),  # fmt: skip
+        "unbatch": Kind(
+            lambda k: numbers.batch(4).unbatch().map(lambda x: raises(error)(int(x)), concurrency=k),
+            before, "map(", f"batch of number 16 to number 19[{BAD - 16}]", None,
+        ),  # fmt: skip
+        "ragged batch": Kind(
+            lambda _: af.items(ragged).batch(2).map(len), [2] * (BAD // 2), "batch(",
+            f"batch of number {BAD - 1} to number {BAD}", [BAD - 1, BAD],
+        ),  # fmt: skip
+    }  # fmt: skip

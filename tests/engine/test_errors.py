@@ -1,0 +1,297 @@
+"""A failing item: what the consumer gets, where in the order, and what is never lost or swallowed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncfeed as af
+from asyncfeed.testing import run_virtual
+from tests.conftest import SEEDS, Run
+from tests.engine.failing import BAD, COUNT, Oops, draw, draw_on_thread, kinds, raises, raises_later
+
+KINDS = list(kinds(Path("/nowhere"), write=False))
+CONCURRENCY = ["auto", 1, 3, 64]
+
+
+# -- where in the order
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_before_a_failure_is_delivered_first_in_order(kind: str, tmp_path: Path) -> None:
+    """The same items and then the same failure, for any concurrency and schedule."""
+    case = kinds(tmp_path)[kind]
+    for seed in SEEDS:
+        drawn = run_virtual(draw(case.build(CONCURRENCY[seed % len(CONCURRENCY)])), seed=seed)
+        assert drawn.items == case.before
+        assert type(drawn.error) is (ValueError if kind == "ragged batch" else Oops)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plain_for_fails_at_the_same_place(kind: str, tmp_path: Path) -> None:
+    """A background thread delivers what the caller's loop does."""
+    case = kinds(tmp_path)[kind]
+    drawn = draw_on_thread(case.build(3))
+    assert drawn.items == case.before
+    assert drawn.failure is not None
+    assert drawn.error is drawn.failure.error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failure_says_stage_key_ordinal_and_epoch(kind: str, tmp_path: Path) -> None:
+    """As a note on the exception, and as data in `feed.failure`."""
+    case = kinds(tmp_path)[kind]
+    drawn = run_virtual(draw(case.build(3)))
+    failure = drawn.failure
+    assert failure is not None
+    assert failure.error is drawn.error
+    assert failure.stage.startswith(case.stage)
+    assert (failure.key, failure.epoch, failure.attempt) == (case.key, 0, 1)
+    assert case.ordinal is None or failure.ordinal == case.ordinal
+    assert drawn.error.__notes__ == [failure.note()]
+    for part in (failure.stage, case.key, f"ordinal {failure.ordinal}", "epoch 0", "attempt 1"):
+        assert part in failure.note()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("fn", [raises, raises_later])
+def test_the_earliest_failure_in_order_wins(fn: Any, ordered: bool, seed: int) -> None:
+    """Whatever fails first in time: every item fails from `BAD` on."""
+
+    def each(x: int) -> Any:
+        return fn(lambda: Oops(x), x if x >= BAD else -1)(x)
+
+    async def each_later(x: int) -> Any:
+        return await each(x)
+
+    stage = each if fn is raises else each_later
+    pipeline = af.items(range(COUNT)).map(stage, concurrency=16, ordered=ordered)
+    drawn = run_virtual(draw(pipeline), seed=seed)
+    if ordered:
+        assert (drawn.items, drawn.error.args) == (list(range(BAD)), (BAD,))
+    else:
+        assert drawn.error.args[0] >= BAD
+        assert len(set(drawn.items)) == len(drawn.items)
+
+
+def test_a_failure_in_a_later_epoch_is_counted_in_its_epoch(seed: int) -> None:
+    """The ordinal is the place within the epoch."""
+    seen: list[int] = []
+
+    def fails_the_third_time(x: int) -> int:
+        seen.append(x)
+        if seen.count(5) == 3:
+            raise Oops
+        return x
+
+    drawn = run_virtual(draw(af.items(range(10)).repeat(4).map(fails_the_third_time, concurrency=1)), seed=seed)
+    assert len(drawn.items) == 25
+    assert (drawn.failure.epoch, drawn.failure.ordinal) == (2, 5)
+
+
+def test_no_short_batch_is_made_of_what_came_before_a_failure() -> None:
+    """A batch in the middle of an epoch has its size or does not exist."""
+    drawn = run_virtual(draw(af.items(range(COUNT)).map(raises(Oops)).batch(4)))
+    assert [len(batch) for batch in drawn.items] == [4] * (BAD // 4)
+
+
+def test_what_fails_after_the_last_wanted_item_fails_nobody(seed: int) -> None:
+    """Reading ahead of a `take` or of the shorter side of a `zip` is not the consumer's affair."""
+    failing = af.items(range(COUNT)).map(raises_later(Oops))
+    assert run_virtual(draw(failing.take(BAD)), seed=seed).error is None
+    assert run_virtual(draw(failing.filter(lambda _: True).take(BAD)), seed=seed).error is None
+    for shorter in (range(BAD), range(3)):
+        pair = af.zip(af.items(shorter).filter(lambda _: True), failing, strict=False)
+        drawn = run_virtual(draw(pair), seed=seed)
+        assert (len(drawn.items), drawn.error) == (len(shorter), None)
+
+
+# -- the exception itself
+
+
+@pytest.mark.parametrize("stage", ["async", "thread"])
+def test_the_traceback_leads_to_the_users_line(run: Run, stage: str) -> None:
+    """The frames of the function that raised are there, and do not grow with each draw."""
+
+    def deep(x: int) -> int:
+        raise Oops(x)
+
+    async def deep_async(x: int) -> int:
+        return deep(x)
+
+    async def main() -> tuple[list[str], list[str]]:
+        frames = []
+        async with af.items([1]).map(deep if stage == "thread" else deep_async).open() as feed:
+            for _ in range(2):
+                with pytest.raises(Oops) as caught:
+                    await anext(feed)
+                frames.append([frame.name for frame in traceback.extract_tb(caught.value.__traceback__)])
+        return frames[0], frames[1]
+
+    first, second = run(main)
+    assert "deep" in first
+    assert first == second
+
+
+def test_an_exception_that_takes_no_notes_is_still_the_one_raised() -> None:
+    """A frozen dataclass refuses every attribute."""
+
+    @dataclass(frozen=True)
+    class Frozen(Exception):
+        code: int
+
+    drawn = run_virtual(draw(af.items([1, 2]).map(raises(lambda: Frozen(7), 2), on_error="skip", skip_limit=1)))
+    assert (drawn.items, drawn.error) == ([1], None)
+    drawn = run_virtual(draw(af.items([1, 2]).map(raises(lambda: Frozen(7), 2))))
+    assert (drawn.items, drawn.error) == ([1], Frozen(7))
+
+
+def test_a_failure_comes_again_for_every_later_draw(run: Run) -> None:
+    """Never the end of the data after an error."""
+
+    async def main() -> None:
+        feed = af.items(range(3)).map(raises(Oops, 1)).open()
+        assert await anext(feed) == 0
+        for _ in range(3):
+            with pytest.raises(Oops):
+                await anext(feed)
+        assert isinstance(feed.failure.error, Oops)
+        await feed.aclose()
+        with pytest.raises(af.ClosedError):
+            await anext(feed)
+        assert isinstance(feed.failure.error, Oops)
+
+    run(main)
+
+
+def test_every_drawing_thread_sees_the_failure() -> None:
+    """All of those that wait, and those that come later; each item goes to one of them."""
+    gate = threading.Barrier(4)
+    errors: list[BaseException] = []
+    items: list[int] = []
+
+    def consume(feed: af.Feed[int]) -> None:
+        gate.wait()
+        try:
+            for item in feed:
+                items.append(item)
+        except Oops as error:
+            errors.append(error)
+
+    with af.items(range(COUNT)).map(raises(Oops)).open() as feed:
+        threads = [threading.Thread(target=consume, args=(feed,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(errors) == 4
+        assert set(errors) == {feed.failure.error}
+    assert sorted(items) == list(range(BAD))
+
+
+def test_every_drawing_task_sees_the_failure(seed: int) -> None:
+    """The same on one loop."""
+
+    async def main() -> list[Any]:
+        async with af.items(range(COUNT)).map(raises_later(Oops)).open() as feed:
+
+            async def consume() -> None:
+                async for _ in feed:
+                    await asyncio.sleep(0)
+
+            return await asyncio.gather(*(consume() for _ in range(4)), return_exceptions=True)
+
+    assert [type(each) for each in run_virtual(main, seed=seed)] == [Oops] * 4
+
+
+# -- exceptions that mean something to Python
+
+
+OWN = [asyncio.CancelledError, StopIteration, StopAsyncIteration, GeneratorExit, SystemExit, KeyboardInterrupt]
+ENDS = {("iterable", StopIteration), ("async iterable", StopAsyncIteration)}
+"""What the iterator's own protocol takes for its end."""
+BY_THEIR_NAME = [
+    (kind, error)
+    for kind in KINDS
+    for error in OWN
+    if kind != "ragged batch" and (kind.partition(",")[0], error) not in ENDS
+]
+
+
+@pytest.mark.parametrize(("kind", "error"), BY_THEIR_NAME)
+def test_no_exception_of_the_users_own_vanishes_or_hangs(
+    kind: str, error: type[BaseException], tmp_path: Path
+) -> None:
+    """Ctrl-C and exits come as they are; what would end a loop or a task silently comes as its cause."""
+    case = kinds(tmp_path, error)[kind]
+    for drawn in (run_virtual(draw(case.build(3)), seed=1), draw_on_thread(case.build(1))):
+        assert drawn.items == case.before
+        assert drawn.failure is not None
+        assert drawn.failure.key == case.key
+        if error in (SystemExit, KeyboardInterrupt):
+            assert type(drawn.error) is error
+        else:
+            assert type(drawn.error) is RuntimeError
+            assert error.__name__ in str(drawn.error)
+            assert isinstance(drawn.error.__cause__, error)
+
+
+def test_a_worker_cancelled_by_its_own_function_stops_the_run(run: Run) -> None:
+    """`current_task().cancel()` in a function must not leave the consumer waiting for the item."""
+
+    async def suicidal(x: int) -> int:
+        if x == 5:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+        return x
+
+    drawn = run(draw(af.items(range(10)).map(suicidal, concurrency=2)))
+    assert isinstance(drawn.error, af.ClosedError)
+    assert "cancelled from outside" in str(drawn.error)
+
+
+def test_a_timeout_inside_a_function_is_the_functions_own(seed: int) -> None:
+    """`asyncio.timeout` works where it is caught, and fails the item where it is not."""
+
+    async def patient(x: int) -> int:
+        try:
+            async with asyncio.timeout(0.5):
+                await asyncio.sleep(10 if x % 2 else 0.1)
+        except TimeoutError:
+            return -x
+        return x
+
+    async def impatient(x: int) -> int:
+        async with asyncio.timeout(0.5):
+            await asyncio.sleep(10 if x == 4 else 0.1)
+        return x
+
+    numbers = af.items(range(6))
+    assert run_virtual(draw(numbers.map(patient, concurrency=3)), seed=seed).items == [0, -1, 2, -3, 4, -5]
+    drawn = run_virtual(draw(numbers.map(impatient, concurrency=3)), seed=seed)
+    assert (drawn.items, type(drawn.error)) == ([0, 1, 2, 3], TimeoutError)
+
+
+async def _afn(x: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda numbers: numbers.map(lambda x: _afn(x)),
+        lambda numbers: numbers.filter(lambda x: _afn(x)),
+        lambda numbers: numbers.batch(1).map(lambda x: _afn(x), concurrency=1),
+    ],
+)
+def test_a_sync_function_that_returns_a_coroutine_is_told_what_to_write(build: Any) -> None:
+    """A lambda around an async function is the usual way to get there; nothing is left un-awaited."""
+    drawn = run_virtual(draw(build(af.items(range(3)))))
+    assert (drawn.items, type(drawn.error)) == ([], TypeError)
+    assert "async def" in str(drawn.error)

@@ -1,0 +1,157 @@
+"""Leaving a feed behind: `break`, a dropped reference, an exception in the body; and leaving very many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import asyncfeed as af
+from asyncfeed.engine.run import Run as EngineRun
+from asyncfeed.testing import no_leaks, run_virtual
+from tests.engine.witness import BUILDS, Ledger
+
+SOAK = int(os.environ.get("ASYNCFEED_SOAK", "300"))
+
+
+class Boom(Exception):
+    """What the consumer raises."""
+
+
+def leave_by_break(pipeline: af.Pipeline[Any]) -> None:
+    for _ in pipeline:
+        break
+
+
+def leave_by_dropping(pipeline: af.Pipeline[Any]) -> None:
+    feed = iter(pipeline)
+    next(feed)
+    del feed
+
+
+def leave_by_raising(pipeline: af.Pipeline[Any]) -> None:
+    with contextlib.suppress(Boom):
+        for _ in pipeline:
+            raise Boom
+
+
+def leave_by_with(pipeline: af.Pipeline[Any]) -> None:
+    with contextlib.suppress(Boom), pipeline.open() as feed:
+        next(feed)
+        raise Boom
+
+
+@pytest.mark.parametrize("leave", [leave_by_break, leave_by_dropping, leave_by_raising, leave_by_with])
+@pytest.mark.parametrize("kind", BUILDS)
+def test_leaving_a_plain_for_ends_everything(leave: Callable[[Any], None], kind: str) -> None:
+    """`break`, dropping the last reference, an exception in the body, and leaving `with`."""
+    source = Ledger()
+    with no_leaks(types=(af.Feed, EngineRun), patience=5):
+        leave(BUILDS[kind](source))
+    assert source.settled()
+
+
+@pytest.mark.parametrize("how", ["break", "drop", "raise", "with"])
+@pytest.mark.parametrize("kind", BUILDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_leaving_an_async_for_ends_everything(how: str, kind: str, seed: int) -> None:
+    """The same on the caller's loop: no task is left once it has run on a little."""
+    source = Ledger()
+
+    async def leave() -> None:
+        pipeline = BUILDS[kind](source)
+        if how == "break":
+            async for _ in pipeline:
+                break
+        elif how == "drop":
+            feed = aiter(pipeline)
+            await anext(feed)
+            del feed
+        elif how == "raise":
+            with contextlib.suppress(Boom):
+                async for _ in pipeline:
+                    raise Boom
+        else:
+            with contextlib.suppress(Boom):
+                async with pipeline.open() as feed:
+                    await anext(feed)
+                    raise Boom
+            assert source.settled()
+
+    async def main() -> None:
+        await leave()
+        gc.collect()
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0.001)
+
+    run_virtual(main, seed=seed)
+    assert source.settled()
+
+
+# -- very many
+
+
+async def start_and_leave(many: int, source: Ledger) -> None:
+    """Start and stop feeds on this loop, half of them abandoned in the middle of an item."""
+    choose = random.Random(many)
+    for number in range(many):
+        pipeline = choose.choice(list(BUILDS.values()))(source)
+        if number % 2:
+            async with pipeline.open() as feed:
+                await anext(feed)
+        else:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(anext(pipeline.open()), choose.random() / 1000)
+    gc.collect()
+    while len(asyncio.all_tasks()) > 1:
+        await asyncio.sleep(0.001)
+
+
+def test_many_starts_and_stops_on_a_loop_leave_nothing() -> None:
+    """No thread, task, file descriptor, run or feed; `ASYNCFEED_SOAK=10000` makes it many more."""
+    source = Ledger()
+    with no_leaks(types=(af.Feed, EngineRun), patience=10):
+        asyncio.run(start_and_leave(SOAK, source))
+    assert source.settled()
+
+
+def test_many_starts_and_stops_on_threads_leave_nothing() -> None:
+    """The same with a background thread for each."""
+    source = Ledger()
+    choose = random.Random(SOAK)
+
+    def start_and_leave(*, abandon: bool) -> None:
+        feed = choose.choice(list(BUILDS.values()))(source).open()
+        feed.__enter__()
+        if not abandon:
+            next(feed)
+            feed.close()
+
+    with no_leaks(types=(af.Feed, EngineRun), patience=30):
+        for number in range(SOAK):
+            start_and_leave(abandon=number % 2 == 0)
+    assert source.settled()
+
+
+def test_threads_that_share_a_feed_get_each_item_once() -> None:
+    """Every item goes to one of them, and each gets its own in order."""
+    shares: list[list[int]] = [[] for _ in range(8)]
+
+    def consume(feed: af.Feed[int], share: list[int]) -> None:
+        share.extend(feed)
+
+    with af.items(range(5000)).map(lambda x: x).open() as feed:
+        threads = [threading.Thread(target=consume, args=(feed, share)) for share in shares]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(x for share in shares for x in share) == list(range(5000))
+    assert all(share == sorted(share) for share in shares)

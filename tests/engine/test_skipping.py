@@ -1,0 +1,133 @@
+"""`on_error="skip"`: what it leaves out is counted and listed, and more than its budget raises."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncfeed as af
+from asyncfeed.testing import run_virtual
+from tests.conftest import Run
+from tests.engine.failing import BAD, COUNT, Oops, draw, files, raises
+
+
+def fails_at(*bad: int) -> Any:
+    def fn(x: int) -> int:
+        if x in bad:
+            raise Oops(x)
+        return x
+
+    return fn
+
+
+def fails_later_at(*bad: int) -> Any:
+    async def fn(x: int) -> int:
+        await asyncio.sleep((x * 7919) % 13 / 1000)
+        return fails_at(*bad)(x)  # type: ignore[no-any-return]
+
+    return fn
+
+
+def expands(*bad: int) -> Any:
+    def fn(x: int) -> Any:
+        yield fails_at(*bad)(x)
+
+    return fn
+
+
+STAGES = {
+    "map": lambda p, bad, **how: p.map(fails_at(*bad), **how),
+    "async map": lambda p, bad, **how: p.map(fails_later_at(*bad), **how),
+    "filter": lambda p, bad, **how: p.filter(lambda x: fails_at(*bad)(x) >= 0, **how),
+    "flat_map": lambda p, bad, **how: p.flat_map(expands(*bad), **how),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_failing_item_is_left_out_and_listed(stage: str, concurrency: int, run: Run) -> None:
+    """With its own exception and place; everything else comes, in order."""
+
+    async def main() -> None:
+        pipeline = STAGES[stage](
+            af.items(range(30)), (3, 4, 20), concurrency=concurrency, on_error="skip", skip_limit=3
+        )
+        async with pipeline.open() as feed:
+            assert [item async for item in feed] == [x for x in range(30) if x not in (3, 4, 20)]
+            assert feed.stats().skipped == 3
+            assert feed.failure is None
+            assert [(each.ordinal, each.error.args, each.key) for each in feed.skipped] == [
+                (x, (x,), f"number {x}") for x in (3, 4, 20)
+            ]
+
+    run(main)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_failure_more_than_the_count_raises(stage: str, seed: int) -> None:
+    """The run fails at that item, after everything before it; the note says why it was not skipped."""
+    pipeline = STAGES[stage](af.items(range(30)), (3, 4, 20, 25), concurrency=4, on_error="skip", skip_limit=3)
+    drawn = run_virtual(draw(pipeline), seed=seed)
+    assert drawn.items == [x for x in range(25) if x not in (3, 4, 20)]
+    assert (type(drawn.error), drawn.failure.ordinal) == (Oops, 25)
+    assert any("more than skip_limit=3 allows" in note for note in drawn.error.__notes__)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_rate_is_of_the_items_so_far_in_the_order_of_the_stream(stage: str, seed: int) -> None:
+    """So the same item exhausts it, whatever finishes first."""
+    pipeline = STAGES[stage](af.items(range(100)), (0, 15, 18, 99), concurrency=8, on_error="skip", skip_limit=0.1)
+    drawn = run_virtual(draw(pipeline), seed=seed)
+    # One of 1, two of 16 (1.6, rounded up); the third among 19 would be 1.9, rounded up to two.
+    assert drawn.items == [x for x in range(18) if x not in (0, 15)]
+    assert (type(drawn.error), drawn.failure.ordinal) == (Oops, 18)
+
+
+def test_a_batch_is_filled_up_with_the_items_that_follow(seed: int) -> None:
+    """What is left out leaves no hole."""
+    pipeline = af.items(range(9)).map(fails_at(1), on_error="skip", skip_limit=1).batch(4)
+    drawn = run_virtual(draw(pipeline), seed=seed)
+    assert [batch.tolist() for batch in drawn.items] == [[0, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_the_budget_is_one_for_all_epochs() -> None:
+    """A file that cannot be read counts each time it is tried."""
+    pipeline = af.items(range(3)).repeat(3).map(fails_at(1), on_error="skip", skip_limit=2)
+    drawn = run_virtual(draw(pipeline))
+    assert drawn.items == [0, 2, 0, 2, 0]
+    assert drawn.failure.epoch == 2
+
+
+def test_a_broken_file_is_left_out_by_name(tmp_path: Path) -> None:
+    """`load` skips what it cannot read or decode, and says which."""
+    for number in range(4):
+        np.save(tmp_path / f"{number}.npy", np.full(2, number))
+    (tmp_path / "2.npy").write_bytes(b"")
+    with af.files(f"{tmp_path}/*.npy").load(af.npy, on_error="skip", skip_limit=0.3).batch(3).open() as feed:
+        assert [batch[:, 0].tolist() for batch in feed] == [[0, 1, 3]]
+        assert [each.key for each in feed.skipped] == [f"{tmp_path}/2.npy"]
+        assert isinstance(feed.skipped[0].error, af.Corrupt)
+
+
+def test_nothing_is_skipped_unasked(tmp_path: Path) -> None:
+    """Every error ends the run by default."""
+    assert isinstance(run_virtual(draw(files(tmp_path).load(af.npy))).error, af.Corrupt)
+
+
+def test_skipped_exceptions_are_kept_up_to_a_bound() -> None:
+    """All are counted; a thousand are listed."""
+    pipeline = af.items(range(1500)).map(fails_at(*range(1400)), on_error="skip", skip_limit=1500)
+    with pipeline.open() as feed:
+        assert len(list(feed)) == 100
+        assert (feed.stats().skipped, len(feed.skipped)) == (1400, 1000)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_skipping_bad_items_skips_no_exit(error: type[BaseException]) -> None:
+    """`on_error="skip"` is for items, not for Ctrl-C."""
+    drawn = run_virtual(draw(af.items(range(COUNT)).map(raises(error), on_error="skip", skip_limit=5)))
+    assert (drawn.items, type(drawn.error)) == (list(range(BAD)), error)

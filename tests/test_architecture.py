@@ -1,0 +1,260 @@
+"""The layers, and the constructs that have one home or none: read from the source, nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import asyncfeed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = Path(asyncfeed.__file__).parent
+FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+# A part may import its own layer and those after it. A new part must be given a layer here.
+LAYERS = (
+    {"__init__", "cli", "testing"},
+    {"bridges", "combine", "sources"},
+    {"pipeline", "feed"},
+    {"engine"},
+    {"stages", "storage", "formats", "state"},
+    {"errors", "stats", "trees"},
+)
+RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
+# Beside the layers: they import only the last one, and themselves.
+BESIDE = {"queues", "coordinator"}
+# (importer, imported) allowed inside a function only: the descriptions know nothing of what runs them.
+LAZY_ONLY = {("pipeline", "feed")}
+# Allowed against the order, inside a function: `to_tf` is a method for its user's sake.
+LAZY_UP = {("pipeline", "bridges")}
+
+NO_ASYNCIO = {"stages", "storage"}
+FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "jaxlib"}
+
+# Where each call may stand: a file, or a folder with its slash.
+STARTS_TASKS = ("engine/run.py", "engine/threads.py", "testing.py", "cli.py")
+STARTS_OTHERS = ("engine/", "testing.py", "cli.py")
+CALLS = {
+    "create_task": STARTS_TASKS,
+    "TaskGroup": STARTS_TASKS,
+    "Thread": (*STARTS_TASKS, "engine/pump.py"),
+    "ensure_future": STARTS_OTHERS,
+    "run_in_executor": STARTS_OTHERS,
+    "to_thread": STARTS_OTHERS,
+    "run_coroutine_threadsafe": STARTS_OTHERS,
+    "ThreadPoolExecutor": (),
+}
+MAX_LINES = 450
+LONGER = {"pipeline.py": 600}  # a method for each stage, each with its documentation
+
+
+class Import:
+    """One imported module, as written in one file."""
+
+    def __init__(self, module: str, line: int, *, lazy: bool) -> None:
+        self.module = module
+        self.line = line
+        self.lazy = lazy
+        self.top = module.partition(".")[0]
+
+
+def imports(tree: ast.Module, name: str) -> Iterator[Import]:
+    """Yield what the file `name` imports when it runs, without the `if TYPE_CHECKING:` blocks."""
+    package = ["asyncfeed", *name.split("/")[:-1]]
+
+    def walk(node: ast.AST, *, lazy: bool) -> Iterator[Import]:
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            for statement in node.orelse:
+                yield from walk(statement, lazy=lazy)
+            return
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, lazy=lazy)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            if module == "asyncfeed":  # each name may be a module
+                for alias in node.names:
+                    yield Import(f"asyncfeed.{alias.name}", node.lineno, lazy=lazy)
+            else:
+                yield Import(module, node.lineno, lazy=lazy)
+        lazy = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, lazy=lazy)
+
+    yield from walk(tree, lazy=False)
+
+
+def part_of(name: str) -> str:
+    """Return the part of the package a file or a dotted module belongs to."""
+    return name.replace("/", ".").removesuffix(".py").split(".")[0]
+
+
+def layer_faults(source: str, name: str) -> list[str]:
+    """Return the imports of `source`, standing in the file `name`, that go the wrong way."""
+    faults = []
+    part = part_of(name)
+    for found in imports(ast.parse(source), name):
+        where = f"{name}:{found.line} imports {found.module}"
+        if found.top == "asyncio" and part in NO_ASYNCIO:
+            faults.append(f"{where}: {part} knows no event loop")
+        if found.top in FRAMEWORKS:
+            if part != "bridges":
+                faults.append(f"{where}: only bridges know a framework")
+            elif not found.lazy:
+                faults.append(f"{where}: a framework is imported inside a function, when it is called for")
+        if found.top != "asyncfeed" or part == "__init__":
+            continue
+        other = part_of(found.module.removeprefix("asyncfeed").removeprefix(".")) or "__init__"
+        if other == part:
+            continue
+        if part in BESIDE:
+            allowed = other in LAYERS[-1]
+        elif other in BESIDE:
+            allowed = part in LAYERS[0]
+        elif part not in RANK:
+            faults.append(f"{name}: {part} has no layer; give it one in this test")
+            continue
+        else:
+            # A name that is no part of the package comes from its __init__, which is the top.
+            allowed = RANK[part] <= RANK.get(other, 0)
+            allowed = allowed and (found.lazy or (part, other) not in LAZY_ONLY)
+            allowed = allowed or (found.lazy and (part, other) in LAZY_UP)
+        if not allowed:
+            faults.append(f"{where}: {part} may not import {other} here")
+    return faults
+
+
+def construct_faults(source: str, name: str) -> list[str]:
+    """Return the constructs of `source` that may not stand in the file `name`."""
+    faults = []
+    tree = ast.parse(source)
+    sleeps = {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in {"time", "asyncio"}
+        for alias in node.names
+        if alias.name == "sleep"
+    }
+    for node in ast.walk(tree):
+        where = f"{name}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.ExceptHandler) and node.type is None:
+            faults.append(f"{where} bare except")
+        elif isinstance(node, ast.FunctionDef) and node.name == "__del__":
+            faults.append(f"{where} __del__")
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            last = called.rpartition(".")[2]
+            if last in CALLS and not name.startswith(CALLS[last]):
+                faults.append(f"{where} {last}")
+            if called == "time.sleep" or sleeps.get(called) == "time":
+                faults.append(f"{where} time.sleep")
+            if called == "asyncio.sleep" or sleeps.get(called) == "asyncio":
+                argument = ast.unparse(node.args[0]) if node.args else "?"
+                if argument != "0":
+                    faults.append(f"{where} asyncio.sleep({argument})")
+    return faults
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imports_go_one_way(name: str) -> None:
+    assert layer_faults(FILES[name].read_text(encoding="utf-8"), name) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_constructs_stand_where_they_belong(name: str) -> None:
+    assert construct_faults(FILES[name].read_text(encoding="utf-8"), name) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_are_short(name: str) -> None:
+    lines = len(FILES[name].read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGER.get(name, MAX_LINES), f"{name} has {lines} lines; 300 is the aim"
+
+
+def test_every_part_has_a_layer() -> None:
+    assert {part_of(name) for name in FILES} - set(RANK) - BESIDE == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("stages/batch.py", "import asyncio"),
+        ("storage/local.py", "from asyncio import Queue"),
+        ("stages/batch.py", "from asyncfeed.engine.channel import Channel"),
+        ("stages/batch.py", "def f():\n from ..engine import channel"),
+        ("engine/run.py", "from asyncfeed.pipeline import Pipeline"),
+        ("engine/run.py", "from asyncfeed import pipeline"),
+        ("engine/run.py", "from asyncfeed import __version__"),
+        ("engine/run.py", "import asyncfeed"),
+        ("engine/run.py", "import asyncfeed.queues"),
+        ("pipeline.py", "from asyncfeed.feed import Feed"),
+        ("pipeline.py", "from asyncfeed.bridges.tf_data import to_dataset"),
+        ("errors.py", "from .state import State"),
+        ("queues/fifo.py", "from asyncfeed.engine.channel import Channel"),
+        ("bridges/keras.py", "import keras"),
+        ("formats/tfrecord.py", "def f():\n import tensorflow as tf"),
+        ("novelty.py", "from asyncfeed.errors import StoreError"),
+        ("stages/a.py", "if TYPE_CHECKING:\n import json\nelse:\n import asyncio"),
+    ],
+)
+def test_a_wrong_import_is_found(name: str, source: str) -> None:
+    assert len(layer_faults(source, name)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("pipeline.py", "class Pipeline:\n def open(self):\n  from asyncfeed.feed import Feed"),
+        ("pipeline.py", "class Pipeline:\n def to_tf(self):\n  from asyncfeed.bridges.tf_data import f"),
+        ("stages/batch.py", "if TYPE_CHECKING:\n from asyncfeed.engine.channel import Channel"),
+        ("stages/load.py", "from ..formats import npy\nfrom asyncfeed.errors import Corrupt"),
+        ("feed.py", "from asyncfeed.pipeline import Pipeline\nfrom .engine import run"),
+        ("bridges/keras.py", "def f():\n import keras\nfrom asyncfeed import feed"),
+        (
+            "queues/fifo.py",
+            "import asyncio\nfrom .base import Base\nfrom asyncfeed.errors import ClosedError",
+        ),
+        ("formats/lines.py", "import aiofiles"),
+        ("__init__.py", "from asyncfeed.queues import FIFO\nfrom .pipeline import Pipeline"),
+    ],
+)
+def test_a_right_import_passes(name: str, source: str) -> None:
+    assert layer_faults(source, name) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("engine/channel.py", "asyncio.create_task(f())"),
+        ("engine/channel.py", "group.create_task(f())"),
+        ("feed.py", "threading.Thread(target=f)"),
+        ("engine/plan.py", "async def f():\n async with asyncio.TaskGroup() as group: pass"),
+        ("storage/remote.py", "loop.run_in_executor(None, f)"),
+        ("engine/run.py", "ThreadPoolExecutor(4)"),
+        ("engine/run.py", "time.sleep(0)"),
+        ("engine/run.py", "from time import sleep as nap\nnap(1)"),
+        ("engine/run.py", "async def f():\n await asyncio.sleep(0.1)"),
+        ("engine/run.py", "from asyncio import sleep\nasync def f():\n await sleep(delay)"),
+        ("errors.py", "try: f()\nexcept: pass"),
+        ("feed.py", "class Feed:\n def __del__(self): pass"),
+    ],
+)
+def test_a_wrong_construct_is_found(name: str, source: str) -> None:
+    assert len(construct_faults(source, name)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("engine/run.py", "async def f():\n await asyncio.sleep(0)\n group.create_task(f())"),
+        ("engine/threads.py", "threading.Thread(target=f)\nloop.run_in_executor(None, f)"),
+    ],
+)
+def test_a_right_construct_passes(name: str, source: str) -> None:
+    assert construct_faults(source, name) == []

@@ -1,0 +1,47 @@
+"""The examples run as their user runs them, and reach what they promise."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEMO = Path(__file__).parent.parent / "examples" / "digits.py"
+
+
+def test_service() -> None:
+    """Training inside an async service: every batch, and requests answered meanwhile."""
+    script = DEMO.with_name("service.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("batches                             62")
+    assert "requests answered" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("tensorflow", "sklearn"))), reason="needs asyncfeed[demo]"
+)
+def test_digits(tmp_path: Path) -> None:
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, DEMO, "--data", tmp_path], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("images/*.npy"))) == 1797
+    assert "Epoch 15/15" in done.stdout
+    table = done.stdout[done.stdout.index("what the pipeline did in 15 passes") :].splitlines()
+    assert [line.split("  ")[0] for line in table[1:5]] == [
+        "images",
+        "bytes",
+        "trainer waited for data",
+        "data waited for trainer",
+    ]
+    assert f"{1437 * 15:,}" in table[1]
+    assert float(table[5].split()[-1].rstrip("%")) >= 95
+    assert "Traceback" not in done.stderr
+    assert "UserWarning" not in done.stderr

@@ -1,0 +1,59 @@
+"""The public surface: what `import asyncfeed` gives, and what it costs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import asyncfeed as af
+
+PUBLIC = """
+AsyncfeedError ClosedError Corrupt Decoder Failure Feed FeedStats File Pipeline PipelineError StateError StoreError
+Unavailable arrays concat files items json lines npy npz raw table text zip
+""".split()
+
+METHODS = """
+arrays batch bucket concat enumerate explain filter flat_map indexed load map open pad prefetch repeat shuffle size skip
+source stages take to_tf unbatch
+""".split()
+
+
+def test_the_public_names_are_these_and_sorted() -> None:
+    """A new name is a decision: it is added here."""
+    assert af.__all__ == PUBLIC == sorted(PUBLIC)
+    assert set(PUBLIC) <= set(dir(af))
+    for name in PUBLIC:
+        assert getattr(af, name) is not None
+
+
+def test_a_pipeline_has_these_methods() -> None:
+    """A new stage is one method, added here."""
+    methods = {name for name in dir(af.Pipeline) if not name.startswith("_")}
+    assert methods == set(METHODS) - {"arrays", "concat"}
+
+
+def test_every_public_object_has_a_docstring() -> None:
+    """What is exported is documented, and so are its methods."""
+    for name in PUBLIC:
+        value = getattr(af, name)
+        assert inspect.getdoc(value), name
+        if inspect.isclass(value):
+            for method, member in vars(value).items():
+                if not method.startswith("_") and inspect.isfunction(member):
+                    assert inspect.getdoc(member), f"{name}.{method}"
+
+
+def test_importing_brings_no_framework_and_no_loop() -> None:
+    """Describing a pipeline needs neither TensorFlow nor asyncio."""
+    code = (
+        "import sys, numpy; before = set(sys.modules); import asyncfeed; new = set(sys.modules) - before;"
+        "print([name for name in ('tensorflow', 'torch', 'jax', 'keras', 'asyncio', 'uvloop', 'aiofiles') if name in new])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """Lazy names do not hide a misspelling."""
+    assert not hasattr(af, "pipline")

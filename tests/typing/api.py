@@ -1,0 +1,63 @@
+"""Usage that must type-check, and what it must be inferred as; read by mypy, never run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, assert_type
+
+import numpy as np
+
+import asyncfeed as af
+
+
+async def fetch(x: int) -> str:
+    return str(x)
+
+
+def length(text: str) -> float:
+    return float(len(text))
+
+
+def noisy(x: int, rng: np.random.Generator) -> float:
+    return x + rng.random()
+
+
+async def words(text: str) -> AsyncIterator[str]:
+    yield text
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+def check() -> None:
+    ints = af.items(range(3))
+    assert_type(ints, af.Pipeline[int])
+    assert_type(af.items(numbers), af.Pipeline[int])
+    assert_type(ints.map(fetch), af.Pipeline[str])
+    assert_type(ints.map(fetch).map(length), af.Pipeline[float])
+    assert_type(ints.map(noisy, rng=True), af.Pipeline[float])
+    assert_type(ints.filter(bool).take(3).skip(1).shuffle(buffer=3).prefetch(2), af.Pipeline[int])
+    assert_type(ints.enumerate(), af.Pipeline[tuple[int, int]])
+    assert_type(ints.map(fetch).flat_map(words), af.Pipeline[str])
+    assert_type(ints.map(fetch).flat_map(str.split), af.Pipeline[str])
+    assert_type(af.files("*.npy"), af.Pipeline[af.File])
+    assert_type(ints.batch(3), af.Pipeline[Any])
+    for item in ints:
+        assert_type(item, int)
+    with ints.map(fetch).open() as feed:
+        assert_type(next(feed), str)
+
+
+async def check_async() -> None:
+    async with af.items(range(3)).map(fetch).open() as feed:
+        async for item in feed:
+            assert_type(item, str)
+
+
+def check_mistakes() -> None:
+    ints = af.items(range(3))
+    ints.map(length)  # type: ignore[arg-type]
+    ints.map(noisy)  # type: ignore[arg-type]
+    ints.batch("3")  # type: ignore[arg-type]
+    ints.shuffle(7)  # type: ignore[call-arg]

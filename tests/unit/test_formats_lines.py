@@ -1,0 +1,225 @@
+"""`lines`: a text file line by line, never more than a block of it in memory, and closed in every case."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiofiles
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asyncfeed.errors import Corrupt
+from asyncfeed.formats.lines import BLOCK, executor, lines
+from asyncfeed.storage.base import File
+
+
+def is_open(path: Path) -> bool:
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor that listed them
+            if fd.readlink() == path:
+                return True
+    return False
+
+
+def read(path: Any, **options: Any) -> list[str]:
+    async def collect() -> list[str]:
+        return [line async for line in lines(path, **options)]
+
+    return asyncio.run(collect())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    where = tmp_path / "a.txt"
+    yield where
+    assert not is_open(where)
+
+
+@pytest.mark.parametrize(
+    ("contents", "expected"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"a\r\nb\r\n\r\n", ["a", "b", ""]),
+        (b"a\rb\n", ["a\rb"]),
+        ("grüße\n☃".encode(), ["grüße", "☃"]),
+    ],
+)
+def test_lines_come_without_their_ends(path: Path, contents: bytes, expected: list[str]) -> None:
+    path.write_bytes(contents)
+    assert read(path) == expected
+    assert read(File(str(path), len(contents))) == expected
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 3 * BLOCK), max_size=6), st.sampled_from(["\n", "\r\n"]))
+def test_lines_of_any_length_come_whole_across_blocks(path: Path, lengths: list[int], end: str) -> None:
+    expected = ["é" * (length // 2) + "x" * (length % 2) for length in lengths]
+    path.write_bytes("".join(line + end for line in expected).encode())
+    assert read(path) == expected
+
+
+def test_a_line_that_never_ends_is_corrupt(path: Path) -> None:
+    path.write_bytes(b"ok\n" + b"x" * 300_000)
+    with pytest.raises(Corrupt, match=r"a\.txt: line 2 is longer than 100000 bytes"):
+        read(path, max_line=100_000)
+    with pytest.raises(Corrupt, match="line 1 is longer than 1 bytes"):
+        read(path, max_line=1)
+
+
+def test_bytes_that_are_not_utf8_are_corrupt_and_located(path: Path) -> None:
+    path.write_bytes(b"fine\nab\xff\n")
+    with pytest.raises(Corrupt, match=r"a\.txt is not utf-8: byte 0xff at offset 2 of line 2"):
+        read(path)
+
+
+def test_a_missing_file_keeps_its_error(path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"a\.txt"):
+        read(path)
+
+
+def test_reading_happens_on_the_threads_that_were_set(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(b"a\nb\n")
+    seen: set[str] = set()
+    opened = open
+
+    def spy(*args: Any, **options: Any) -> Any:
+        seen.add(threading.current_thread().name)
+        return opened(*args, **options)
+
+    monkeypatch.setattr("aiofiles.threadpool.sync_open", spy)
+
+    async def collect() -> list[str]:
+        with ThreadPoolExecutor(1, "ours") as threads:
+            executor.set(threads)
+            return [line async for line in lines(path)]
+
+    assert asyncio.run(collect()) == ["a", "b"]
+    assert seen == {"ours_0"}
+
+
+def test_the_file_is_closed_when_the_generator_is(path: Path) -> None:
+    path.write_bytes(b"a\nb\n")
+
+    async def scenario() -> None:
+        stream = lines(path)
+        assert await anext(stream) == "a"
+        assert is_open(path)
+        await stream.aclose()
+        assert not is_open(path)
+
+    asyncio.run(scenario())
+
+
+def test_the_file_is_closed_after_an_error(path: Path) -> None:
+    path.write_bytes(b"\xff\n")
+
+    async def scenario() -> None:
+        with pytest.raises(Corrupt):
+            await anext(lines(path))
+        assert not is_open(path)
+
+    asyncio.run(scenario())
+
+
+class Gate:
+    """Holds a thread until it is let through."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.reached = asyncio.Event()
+        self.through = threading.Event()
+
+    def wait(self) -> None:
+        self.loop.call_soon_threadsafe(self.reached.set)
+        self.through.wait()
+
+
+class Held(io.BufferedReader):
+    """A file one call of which is held by a gate."""
+
+    gates: dict[str, Gate]
+
+    def read(self, size: int | None = -1) -> bytes:
+        if gate := self.gates.pop("read", None):
+            gate.wait()
+        return super().read(size)
+
+    def close(self) -> None:
+        if gate := self.gates.pop("close", None):
+            gate.wait()
+        super().close()
+
+
+@pytest.mark.parametrize("call", ["open", "open that fails", "read", "close"])
+def test_the_file_is_closed_when_a_call_is_cancelled(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path.write_bytes(b"a\nb\n")
+
+    async def scenario() -> None:
+        gate = Gate()
+
+        def opened(name: str, *_: Any, **__: Any) -> Held:
+            if "open" in call:
+                gate.wait()
+            if "fails" in call:
+                raise FileNotFoundError(name)
+            held = Held(io.FileIO(name))
+            held.gates = {call: gate}
+            return held
+
+        monkeypatch.setattr("aiofiles.threadpool.sync_open", opened)
+        stream = lines(path)
+        with ThreadPoolExecutor(2) as threads:
+            executor.set(threads)
+            if call == "close":
+                await anext(stream)
+            task = asyncio.ensure_future(stream.aclose() if call == "close" else anext(stream))
+            await gate.reached.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gate.through.set()
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                with suppress(FileNotFoundError):
+                    await task
+        assert not is_open(path)
+
+    asyncio.run(scenario())
+
+
+def test_the_file_is_closed_when_it_opened_just_before_the_cancellation(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(b"a\n")
+
+    async def scenario() -> None:
+        opening = asyncio.Event()
+
+        async def opened(*_: Any, **__: Any) -> Any:
+            handle = await aiofiles.open(path, "rb")
+            asyncio.get_running_loop().call_soon(opening.set)
+            return handle
+
+        monkeypatch.setattr("asyncfeed.formats.lines.aiofiles", SimpleNamespace(open=opened))
+        task = asyncio.ensure_future(anext(lines(path)))
+        await opening.wait()
+        assert is_open(path)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not is_open(path)
+
+    asyncio.run(scenario())
