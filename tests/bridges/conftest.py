@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings(each))
         if missing:
             item.add_marker(pytest.mark.skip(reason="needs TensorFlow"))
+
+
+@pytest.fixture(autouse=True)
+def collected_on_the_main_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Collect garbage here, and on no thread of TensorFlow's, which `from_generator` runs Python on.
+
+    An iterator that is found there waits, as it is destroyed, for its own thread: that one. TensorFlow alone does
+    so too, and from then on nothing in the process is collected. A failed test's traceback is enough of a cycle.
+    """
+    if request.node.get_closest_marker("tensorflow") is None:
+        yield
+        return
+    gc.disable()
+    yield
+    gc.collect()
+    gc.enable()
