@@ -46,6 +46,9 @@ unit: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/work.py
+	$(BIN)/python benchmarks/files.py
+	$(BIN)/python benchmarks/figure.py
 
 clean:
 	rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

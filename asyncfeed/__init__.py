@@ -24,8 +24,10 @@ from asyncfeed.formats.base import Decoder
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.sources import arrays, files, items, table
 from asyncfeed.storage.base import File
+from asyncfeed.threadsafe import threadsafe, threadsafe_generator
 
 if TYPE_CHECKING:
+    from asyncfeed.coordinator import Coordinator
     from asyncfeed.feed import Feed
     from asyncfeed.formats.lines import lines
     from asyncfeed.formats.npy import npy
@@ -39,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncfeedError",
     "ClosedError",
+    "Coordinator",
     "Corrupt",
     "Decoder",
     "Failure",
@@ -61,11 +64,14 @@ __all__ = [
     "raw",
     "table",
     "text",
+    "threadsafe",
+    "threadsafe_generator",
     "zip",
 ]
 
 # What a description can do without is imported when it is first used: asyncio and the engine, the decoders.
 _LATER = {
+    "Coordinator": "asyncfeed.coordinator",
     "Feed": "asyncfeed.feed",
     "FeedStats": "asyncfeed.stats",
     "json": "asyncfeed.formats.text",

@@ -6,16 +6,18 @@ import asyncio
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from asyncfeed.engine.loops import new_event_loop
-from asyncfeed.engine.outlet import Failed
+from asyncfeed.engine.outlet import Failed, Outlet
 from asyncfeed.engine.run import Driver, Run
 from asyncfeed.errors import ClosedError, Failure
 from asyncfeed.stats import FeedStats
 
 if TYPE_CHECKING:
+    from asyncfeed.coordinator import Tie
     from asyncfeed.pipeline import Pipeline
 
 T_co = TypeVar("T_co", covariant=True)
@@ -38,7 +40,15 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     [[0, 1], [2, 3], [4]]
     """
 
-    def __init__(self, pipeline: Pipeline[T_co], *, memory_limit: int, grace: float, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline[T_co],
+        *,
+        memory_limit: int,
+        grace: float,
+        epoch: int = 0,
+        coord: Any = None,
+    ) -> None:
         self.pipeline = pipeline
         self._epoch = epoch
         self._memory_limit = memory_limit
@@ -48,6 +58,12 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         self._task: asyncio.Task[None] | None = None
         self._starting = threading.Lock()
         self._stopped: str | None = None
+        self._tie: Tie | None = None
+        if coord is not None:
+            from asyncfeed.coordinator import Tie  # noqa: PLC0415 - few feeds have one
+
+            self._tie = Tie(coord, weakref.WeakMethod(self._stop))
+            weakref.finalize(self, self._tie.release).atexit = False
 
     # -- starting
 
@@ -64,6 +80,8 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
                     raise
                 self._driver = Driver(self._run)
                 self._driver.start()
+                if self._tie is not None:
+                    self._tie.joins(self._driver.thread)
         self._check_run(self._run)
         if self._driver is None:
             raise ClosedError("this feed runs on an event loop: draw from it with `async for`, on that loop")
@@ -77,6 +95,8 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
                 self._check_open()
                 self._run = self._new_run(loop)
                 self._task = self._run.begin()
+                if self._tie is not None:
+                    self._tie.joins(self._task)
         self._check_run(self._run)
         if self._run.loop is not loop:
             raise ClosedError("this feed runs on another event loop or thread: draw from it there")
@@ -84,7 +104,13 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     def _check_open(self) -> None:
         if self._stopped is not None:
-            raise ClosedError(f"the feed was stopped: {self._stopped}")
+            raise self._with_cause(ClosedError(f"the feed was stopped: {self._stopped}"))
+
+    def _with_cause(self, error: ClosedError) -> ClosedError:
+        """Name what a coordinator was told as the cause of what it caused here."""
+        if self._tie is not None:
+            error.__cause__ = self._tie.cause()
+        return error
 
     def _check_run(self, run: Run) -> None:
         if run.forked:
@@ -102,7 +128,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             epoch=self._epoch,
         )
         # Neither the tasks nor the threads hold the feed, so this is called when the user lets go of it.
-        weakref.finalize(self, run.request_stop, "nobody holds the feed any more").atexit = False
+        weakref.finalize(self, _let_go, run, self._tie).atexit = False
+        if self._tie is not None:
+            run.outlet.over.add_done_callback(partial(_over, self._tie, run.outlet))
         return run
 
     # -- drawing
@@ -122,6 +150,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             batch: T_co = run.outlet.take()
         except Failed:
             error = run.outlet.failure
+        except ClosedError as closed:
+            self._with_cause(closed)
+            raise
         else:
             return batch
         self._raise(error)
@@ -141,6 +172,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             batch: T_co = await run.outlet.take_async()
         except Failed:
             error = run.outlet.failure
+        except ClosedError as closed:
+            self._with_cause(closed)
+            raise
         else:
             return batch
         self._raise(error)
@@ -159,8 +193,16 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def stop(self, reason: str = "stop() was called") -> None:
         """Stop the run from any thread, task or signal handler, without waiting.
 
-        Drawing then raises `ClosedError` with the first reason given; a feed that has not started never will.
+        Drawing then raises `ClosedError` with the first reason given; a feed that has not started never will. A
+        coordinator that it was opened with is asked to stop, too.
         """
+        try:
+            if self._tie is not None:
+                self._tie.stopped(running=self._run is not None)
+        finally:
+            self._stop(reason)
+
+    def _stop(self, reason: str) -> None:
         if self._stopped is None:
             self._stopped = reason
         if self._run is not None:
@@ -171,16 +213,21 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
         A feed that runs on an event loop is only stopped: `aclose` waits for it.
         """
-        self.stop("the feed was closed")
+        self._leave()
         if self._run is None or self._run.forked:
             return
         if self._driver is not None:
             self._driver.join()
         self._run.outlet.clear()
 
+    def _leave(self) -> None:
+        if self._tie is not None:
+            self._tie.release()
+        self._stop("the feed was closed")
+
     async def aclose(self) -> None:
         """Stop and wait until everything is closed, on the loop of the feed."""
-        self.stop("the feed was closed")
+        self._leave()
         run, task = self._run, self._task
         if run is None or run.forked:
             return
@@ -236,6 +283,21 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def explain(self) -> str:
         """Return how the pipeline runs: its stages, what bounds each, and the memory budget."""
         return self.pipeline.explain(memory_limit=self._memory_limit)
+
+
+def _let_go(run: Run, tie: Tie | None) -> None:
+    """Stop the run of a feed that is gone; its coordinator is not asked to stop with it."""
+    if tie is not None:
+        tie.release()
+    run.request_stop("nobody holds the feed any more")
+
+
+def _over(tie: Tie, outlet: Outlet, _: object) -> None:
+    failure = outlet.failure
+    if failure is None:
+        tie.over(None, None, stopped=outlet.stopped is not None)
+    else:
+        tie.over(failure.error, failure.traceback, stopped=False)
 
 
 async def _ended(task: asyncio.Task[None], seconds: float) -> None:

@@ -14,7 +14,7 @@ from asyncfeed.stages.enumerate import Enumerate
 from asyncfeed.stages.filter import Filter
 from asyncfeed.stages.flat_map import FlatMap
 from asyncfeed.stages.load import Load
-from asyncfeed.stages.map import Map
+from asyncfeed.stages.map import Map, On
 from asyncfeed.stages.pad import Pad
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
@@ -135,6 +135,10 @@ class Pipeline(Generic[T_co]):
         `decoder` is one of ours (`npy`, `npz`, `raw(...)`, `text`, `json`) or any function of the bytes. In a
         tree of files every file is loaded; what is no file stays as it is.
 
+        With `npy`, `raw(...)` and uncompressed `npz`, a `batch` (and its `pad`, but for `npz`) that follows is
+        read into: no sample exists on its own. `take`, `skip`, `repeat` and `prefetch` may stand between; a
+        `map`, and what else needs the samples, ends that, and so does `on_error="skip"` or `ordered=False`.
+
         Memory: an item is counted with the file's size before it is read. Errors: what reading or decoding
         raises, naming the file. For `on_error` see `map`.
 
@@ -157,6 +161,7 @@ class Pipeline(Generic[T_co]):
     def map(
         self, fn: Callable[[T_co], U], *, concurrency: Concurrency = ..., ordered: bool = ...,
         rng: Literal[False] = ..., seed: int = ..., on_error: OnError = ..., skip_limit: float | None = ...,
+        on: On = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def map(
@@ -168,7 +173,7 @@ class Pipeline(Generic[T_co]):
     def map(
         self, fn: Callable[[T_co, np.random.Generator], U], *, concurrency: Concurrency = ...,
         ordered: bool = ..., rng: Literal[True], seed: int = ..., on_error: OnError = ...,
-        skip_limit: float | None = ...,
+        skip_limit: float | None = ..., on: On = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     def map(
         self,
@@ -180,6 +185,7 @@ class Pipeline(Generic[T_co]):
         seed: int = 0,
         on_error: OnError = "raise",
         skip_limit: float | None = None,
+        on: On = "thread",
     ) -> Pipeline[Any]:
         """Replace each item by `fn(item)`; a sync function runs on threads, an async one on the loop.
 
@@ -190,14 +196,28 @@ class Pipeline(Generic[T_co]):
         Errors: by default an item that fails ends the run with its own exception, after all items before it.
         `on_error="skip"` leaves it out instead; `skip_limit` says how many may be (a count, or a rate below 1).
 
+        `on="process"` calls a sync function in as many processes as `concurrency` says ("auto": one for each
+        core), for functions that compute in Python, which threads do one at a time. The function must be defined
+        at the top level of a module; a main script that holds it needs `if __name__ == "__main__":`. Order,
+        random numbers and errors are the same; an exception's cause is its traceback there, as text. A process
+        that dies is a `RuntimeError` at the item it was at. Items and results are pickled, but for arrays, which
+        go through shared memory, a copy each way, and may be kept and written to. The processes are started when
+        the first items come, anew for each run: 0.2 s, and what importing the function's module takes. They end
+        with the run; one whose function hangs is killed after the `grace`. Numerical libraries in them share the
+        cores, unless `OMP_NUM_THREADS` and its like are set. Memory: beside `memory_limit`, each holds one group
+        of items (10 ms of work, or 1 MB) and its results.
+
         >>> import asyncfeed as af
         >>> list(af.items(range(4)).map(lambda x: x * x))
         [0, 1, 4, 9]
+        >>> import math
+        >>> list(af.items([1, 4, 9]).map(math.sqrt, on="process", concurrency=1))
+        [1.0, 2.0, 3.0]
         """
         return self._then(
             Map(
                 fn, concurrency=concurrency, ordered=ordered, rng=rng, seed=seed,
-                on_error=on_error, skip_limit=skip_limit,
+                on_error=on_error, skip_limit=skip_limit, on=on,
             )
         )  # fmt: skip
 
@@ -341,7 +361,9 @@ class Pipeline(Generic[T_co]):
 
     # -- running
 
-    def open(self, *, memory_limit: int | None = None, grace: float = GRACE, epoch: int = 0) -> Feed[T_co]:
+    def open(
+        self, *, memory_limit: int | None = None, grace: float = GRACE, epoch: int = 0, coord: Any = None
+    ) -> Feed[T_co]:
         """Return a feed: one pass over this pipeline, to iterate, watch and stop.
 
         `memory_limit` bounds in bytes what is in flight: queues, reads, reorder windows and prefetched batches
@@ -349,6 +371,10 @@ class Pipeline(Generic[T_co]):
         alone. `grace` is how many seconds a hanging function is waited for when the feed is closed.
         `epoch` counts on from earlier runs: run after run with 0, 1, 2, ... shuffles and draws random numbers as
         a `repeat` over all of it would (one that never ends counts as one epoch).
+
+        `coord` is a `Coordinator`, ours or TensorFlow's, to stop together with: when it is asked to stop, drawing
+        raises `ClosedError`; a failing item stops it with its exception, and `stop()` without one. The end of the
+        data and closing the feed leave it alone.
 
         >>> import asyncfeed as af
         >>> with af.items(range(3)).open() as feed:
@@ -363,8 +389,11 @@ class Pipeline(Generic[T_co]):
             raise PipelineError(f"open: grace must not be negative, not {grace}")
         if epoch < 0:
             raise PipelineError(f"open: epoch must not be negative, not {epoch}")
+        if coord is not None and not (hasattr(coord, "request_stop") and hasattr(coord, "should_stop")):
+            raise PipelineError(f"open: coord must be a Coordinator, asyncfeed's or TensorFlow's, not {coord!r}")
         self.source.claim()
-        return Feed(self, memory_limit=memory_limit or default_memory_limit(), grace=grace, epoch=epoch)
+        limit = memory_limit or default_memory_limit()
+        return Feed(self, memory_limit=limit, grace=grace, epoch=epoch, coord=coord)
 
     def __iter__(self) -> Iterator[T_co]:
         """Run once, on a background thread; letting go of the iterator stops it."""

@@ -10,24 +10,56 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import math
 import os
 import platform
 import re
 import statistics
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 Work: TypeAlias = Callable[[int], Awaitable[int]]
 Consume: TypeAlias = Callable[[Sequence[int]], None]
-Run: TypeAlias = Callable[[Work, int, Consume], None]
-"""Put `range(n)` through the work, and hand each batch to `consume`, in the thread that called."""
+Run: TypeAlias = Callable[[Any, int, Callable[[Any], None]], None]
+"""Put n items through the work, and hand each batch to `consume`, in the thread that called.
+
+The work is whatever a benchmark is about, an async function or a set of files; all its contenders get the same.
+"""
+
+
+class Made:
+    """A run over an iterable that is made before the clock starts, and iterated once a turn.
+
+    A pipeline is described once and goes through many epochs, so neither tracing a graph nor listing files counts.
+    """
+
+    def __init__(self, make: Callable[[Any, int], Iterable[Any]]) -> None:
+        self._make = make
+        self._made: tuple[Any, int, Iterable[Any]] | None = None
+
+    def prepare(self, work: Any, items: int) -> Iterable[Any]:
+        """Return the iterable, made where there is none for these items yet."""
+        if self._made is None or self._made[0] is not work or self._made[1] != items:
+            self._made = None  # what it replaces ends first: it may own processes
+            self._made = (work, items, self._make(work, items))
+        return self._made[2]
+
+    def drop(self) -> None:
+        """Let go of the iterable, and of the workers it may keep for the next turn."""
+        self._made = None
+
+    def __call__(self, work: Any, items: int, consume: Callable[[Any], None]) -> None:
+        """Iterate."""
+        for batch in self.prepare(work, items):
+            consume(batch)
 
 
 # -- contenders
@@ -43,6 +75,8 @@ class Contender:
     runs_work: bool = True
     """False where it cannot run the async function and stands in with one of its own."""
     note: str = ""
+    lends: bool = False
+    """True where a batch is only good until the next one is drawn."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +102,16 @@ class Tally:
         self.left -= len(batch)
         if not self.left:
             self.ended = time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What belongs to a turn beside the run."""
+
+    before: Callable[[], None] | None = None
+    """Called first, off the clock: it empties a cache, say."""
+    tally: Callable[[int], Tally] = Tally
+    """Makes the consumer: one that computes, say."""
 
 
 class WrongError(Exception):
@@ -98,12 +142,18 @@ def check(contender: Contender, work: Work, items: int = 1_003) -> None:
             raise WrongError(f"{contender.name} ({setting}) made other batches")
 
 
-def cost(run: Run, work: Work, items: int) -> float:
+def cost(run: Run, work: Any, items: int, turn: Turn = Turn()) -> float:
     """Return the seconds per item from before the start until the last item is in the consumer's hand."""
-    tally = Tally(items)
+    tally = turn.tally(items)
+    if isinstance(run, Made):
+        run.prepare(work, items)
     gc.collect()
+    if turn.before:
+        turn.before()
     begun = time.perf_counter()
     run(work, items, tally)
+    if tally.left:
+        raise WrongError(f"{run} delivered {items - tally.left} of {items} items")
     return (tally.ended - begun) / items
 
 
@@ -113,31 +163,51 @@ def forget_heap() -> None:
     gc.freeze()
 
 
-def enter(contender: Contender, work: Work, seconds: float) -> Entry:
-    """Check a contender, choose its setting, and find how many items take about `seconds`."""
+def enter(
+    contender: Contender,
+    work: Any,
+    seconds: float,
+    *,
+    check: Callable[[Contender, Any], None] = check,
+    turn: Turn = Turn(),
+    most: int | None = None,
+) -> Entry:
+    """Check a contender, choose its setting, and find how many items, at most `most`, take about `seconds`."""
     check(contender, work)
+    most = most or sys.maxsize
     trials: dict[str, float] = {}
     for setting, run in contender.settings.items():
-        items = 320
+        items = min(320, most)
         # Long enough that what it costs to start does not choose for it.
-        while (once := cost(run, work, items)) * items < seconds / 2:
-            items = min(items * 8, max(items + 320, round(seconds / once)))
-        trials[setting] = min(once, cost(run, work, items))
+        while (once := cost(run, work, items, turn)) * items < seconds / 2 and items < most:
+            items = min(items * 8, max(items + 320, round(seconds / once)), most)
+        trials[setting] = min(once, cost(run, work, items, turn))
+        if isinstance(run, Made):
+            run.drop()
     best = min(trials, key=trials.__getitem__)
-    items = max(1, round(seconds / trials[best] / 320)) * 320
+    items = min(max(1, round(seconds / trials[best] / 320)) * 320, most)
     tried = f"chosen from {'; '.join(trials)}" if len(trials) > 1 else ""
     note = "; ".join(filter(None, (contender.note, tried)))
     return Entry(contender.name, contender.settings[best], best, items, note)
 
 
-def race(entries: Sequence[Entry], work: Work, rounds: int) -> dict[str, list[float]]:
+def race(
+    entries: Sequence[Entry],
+    work: Any,
+    rounds: int,
+    *,
+    turn: Turn = Turn(),
+) -> dict[str, list[float]]:
     """Return each entry's seconds per item, round by round; the starting order moves on by one each round."""
     times: dict[str, list[float]] = {entry.name: [] for entry in entries}
     forget_heap()
-    for turn in range(rounds):
-        start = turn % len(entries)
+    for number in range(rounds):
+        start = number % len(entries)
         for entry in [*entries[start:], *entries[:start]]:
-            times[entry.name].append(cost(entry.run, work, entry.items))
+            times[entry.name].append(cost(entry.run, work, entry.items, turn))
+    for entry in entries:
+        if isinstance(entry.run, Made):
+            entry.run.drop()
     return times
 
 
@@ -165,6 +235,39 @@ class Spread:
 def ratio(times: Mapping[str, Sequence[float]], over: str, under: str) -> Spread:
     """Return how many times as long `over` takes as `under`, from the ratios within each round."""
     return Spread.of([a / b for a, b in zip(times[over], times[under], strict=True)])
+
+
+def faster(times: Mapping[str, Sequence[float]], name: str, than: Sequence[str], least: float) -> Goal | None:
+    """Return the goal of being `least` times as fast as the fastest of some others; None where all are missing."""
+    present = [other for other in than if other in times]
+    if name not in times or not present:
+        return None
+    other = min(present, key=lambda other: statistics.median(times[other]))
+    measured = ratio(times, over=other, under=name)
+    return Goal(f"{other} / {name}", f">= {least:g}", measured.show(), measured.median >= least)
+
+
+def side_by_side(
+    entries: Sequence[Entry],
+    times: Mapping[str, Sequence[float]],
+    *,
+    base: str,
+    unit: str,
+    value: Callable[[float], float],
+) -> Table:
+    """Return the table of a race, the slowest first; `value` turns seconds per item into the `unit`."""
+    ranked = sorted(entries, key=lambda entry: -statistics.median(times[entry.name]))
+    rows = [
+        (
+            entry.name,
+            ratio(times, over=entry.name, under=base).show() if entry.name != base else "1",
+            Spread.of([value(seconds) for seconds in times[entry.name]]).show(),
+            f"{entry.items:,}",
+            entry.setting,
+        )
+        for entry in ranked
+    ]
+    return table(("", f"times {base}'s", unit, "items", "setting"), rows)
 
 
 def percentile(values: Sequence[float], q: float) -> float:
@@ -204,6 +307,11 @@ class Section:
     tables: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
+    def cells(self) -> dict[str, Any]:
+        """Return what the section says, for programs."""
+        tables = [{"heads": each.heads, "rows": each.rows} for each in self.tables if isinstance(each, Table)]
+        return {"command": self.command, "goals": list(map(asdict, self.goals)), "tables": tables}
+
     def markdown(self) -> str:
         """Return the section, ratios and goals first."""
         rows = [
@@ -219,9 +327,18 @@ class Section:
         return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+class Table(str):
+    """A table as markdown, which also keeps its cells."""
+
+    __slots__ = ("heads", "rows")
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a markdown table that reads well as text too: the first column left, the others right."""
-    cells = [heads, *rows]
+    body = list(rows)
+    cells = [heads, *body]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     first, *rest = widths
     lines = [
@@ -229,7 +346,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         for row in cells
     ]
     lines.insert(1, " | ".join(["-" * first, *("-" * (width - 1) + ":" for width in rest)]))
-    return "\n".join(f"| {line} |" for line in lines)
+    made = Table("\n".join(f"| {line} |" for line in lines))
+    made.heads, made.rows = heads, body
+    return made
 
 
 def machine(packages: Sequence[str] = ()) -> str:
@@ -249,7 +368,10 @@ def machine(packages: Sequence[str] = ()) -> str:
 
 
 def write(path: Path, sections: Sequence[Section]) -> None:
-    """Put sections into the results, each in the place of the one with its title; the others stay."""
+    """Put sections into the results, each in the place of the one with its title; the others stay.
+
+    A JSON file beside them holds the same cells, for programs.
+    """
     old = path.read_text() if path.exists() else ""
     head, *kept = re.split(r"^(?=## )", old, flags=re.MULTILINE)
     parts = {part.splitlines()[0]: part for part in kept}
@@ -260,6 +382,14 @@ def write(path: Path, sections: Sequence[Section]) -> None:
         " a ratio is taken within a round.\nA goal that is not reached stays here as it is.\n"
     )
     path.write_text("\n".join([head.rstrip() + "\n", *(part.rstrip() + "\n" for part in parts.values())]))
+    cells = cells_path(path)
+    kept_cells = json.loads(cells.read_text()) if cells.exists() else {}
+    cells.write_text(json.dumps(kept_cells | {each.title: each.cells() for each in sections}, indent=1) + "\n")
+
+
+def cells_path(path: Path) -> Path:
+    """Return where the cells of a results file are: `results.json` beside `RESULTS.md`."""
+    return path.with_name(f"{path.stem.lower()}.json")
 
 
 def options(description: str, rows: Sequence[str]) -> argparse.Namespace:

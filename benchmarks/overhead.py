@@ -5,7 +5,7 @@ the consumer in another. Rows:
 
     plain    the function never suspends
     suspend  it suspends once per item (`await asyncio.sleep(0)`)
-    scale    cost per item from 10^4 to 10^7 items
+    scale    cost per item from 10^4 to 10^7 items, at both ends of 10^9 and of a year's, and how 10^9 begin
     import   `import asyncfeed` beyond `import numpy`
     latency  first batch, end of data, stop
 
@@ -15,33 +15,33 @@ the consumer in another. Rows:
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
-import queue
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import harness
-from harness import Consume, Contender, Entry, Goal, Run, Section, Spread, Work
+import work_async
+from harness import Consume, Entry, Goal, Run, Section, Spread, Work
+from work_async import BARE, BATCH, OURS, SPDL, STREAMABLE, TF, TF_CALLED
 
 import asyncfeed as af
 
 CONCURRENCY = 64
-BATCH = 32
-OURS, BARE, SPDL, STREAMABLE = "asyncfeed", "bare loop", "SPDL, ordered", "streamable"
-PACKAGES = ("asyncfeed", "numpy", "uvloop", "spdl_core", "streamable", "aiostream", "torchdata", "torch")
-
-NewLoop: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
+PACKAGES = (
+    *("asyncfeed", "numpy", "uvloop", "spdl_core", "streamable", "aiostream", "torchdata", "torch"),
+    "tensorflow",
+)
+MAKERS = (work_async.ours, work_async.bare, work_async.spdl, work_async.streamable, work_async.aiostream)
+NOT_ASYNC = (work_async.torchdata, work_async.tf_data)
+run_ours: Run = partial(work_async.run_ours, CONCURRENCY, True)
 
 
 async def identity(item: int) -> int:
@@ -55,245 +55,6 @@ async def suspending(item: int) -> int:
     return item
 
 
-# -- the contenders
-
-
-def loops() -> dict[str, NewLoop]:
-    """Return the event loops to choose from: peers may have what we use."""
-    found: dict[str, NewLoop] = {"asyncio": asyncio.SelectorEventLoop}
-    if importlib.util.find_spec("uvloop"):
-        import uvloop
-
-        found["uvloop"] = uvloop.new_event_loop
-    return found
-
-
-def run_ours(work: Work, items: int, consume: Consume) -> None:
-    """Run our pipeline, as a user writes it."""
-    for batch in af.items(range(items)).map(work, concurrency=CONCURRENCY).batch(BATCH):
-        consume(batch)
-
-
-def ours() -> Iterator[Contender]:
-    """Yield our one way, with nothing set but what the task says."""
-    yield Contender(OURS, {"defaults": run_ours}, note="batches are numpy arrays, the others' are lists")
-
-
-def bare() -> Iterator[Contender]:
-    """Yield what cannot be beaten: no concurrency, no other thread; and both added by hand."""
-
-    async def one_by_one(work: Work, items: int, consume: Consume) -> None:
-        batch: list[int] = []
-        for item in range(items):
-            batch.append(await work(item))
-            if len(batch) == BATCH:
-                consume(batch)
-                batch = []
-        if batch:
-            consume(batch)
-
-    async def at_once(work: Work, items: int, consume: Consume) -> None:
-        source = iter(range(items))
-        batch: list[int] = []
-
-        async def worker() -> None:
-            nonlocal batch
-            for item in source:
-                done = await work(item)  # first: another task may have begun a new batch meanwhile
-                batch.append(done)
-                if len(batch) == BATCH:
-                    full, batch = batch, []
-                    consume(full)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(CONCURRENCY):
-                group.create_task(worker())
-        if batch:
-            consume(batch)
-
-    def run(
-        main: Callable[[Work, int, Consume], Coroutine[Any, Any, None]],
-        loop: NewLoop,
-        work: Work,
-        items: int,
-        consume: Consume,
-    ) -> None:
-        with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(main(work, items, consume))
-
-    async def produced(work: Work, items: int) -> AsyncIterator[list[int]]:
-        batch: list[int] = []
-        for item in range(items):
-            batch.append(await work(item))
-            if len(batch) == BATCH:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
-
-    yield Contender(
-        BARE,
-        each_loop(run, one_by_one),
-        note="one at a time, in the consumer's thread: the limit",
-    )
-    yield Contender(
-        "bare loop, 64 tasks",
-        each_loop(run, at_once),
-        ordered=False,
-        note="the same with 64 in flight",
-    )
-    yield Contender(
-        "bare loop, other thread",
-        each_loop(from_thread, produced),
-        note="one at a time, through a queue",
-    )
-
-
-def spdl() -> Iterator[Contender]:
-    """Yield SPDL as its documentation has it, and with everything off that costs."""
-    from spdl.pipeline import AsyncQueue, PipelineBuilder
-
-    def run(
-        source: Callable[[int], Any],
-        order: str,
-        extra: dict[str, Any],
-        work: Work,
-        items: int,
-        consume: Consume,
-    ) -> None:
-        builder: Any = PipelineBuilder().add_source(source(items))  # its types stop at `pipe`
-        builder.pipe(work, concurrency=CONCURRENCY, output_order=order).aggregate(BATCH).add_sink(4)
-        pipeline = builder.build(num_threads=1, **extra)
-        with pipeline.auto_stop():
-            for batch in pipeline:
-                consume(batch)
-
-    async def arange(items: int) -> AsyncIterator[int]:
-        for item in range(items):
-            yield item
-
-    def on(loop: NewLoop, work: Work, items: int, consume: Consume) -> None:
-        with default_loop(loop):
-            run(
-                arange,
-                "input",
-                {"task_hook_factory": lambda _: [], "queue_class": AsyncQueue},
-                work,
-                items,
-                consume,
-            )
-
-    yield Contender(SPDL, {"defaults": partial(run, range, "input", {})})
-    yield Contender("SPDL, unordered", {"defaults": partial(run, range, "completion", {})}, ordered=False)
-    yield Contender("SPDL, ordered, tuned", each_loop(on), note="its statistics off, an async source")
-
-
-def streamable() -> Iterator[Contender]:
-    """Yield streamable, its loop in a thread of its own."""
-    from streamable import stream
-
-    def batches(work: Work, items: int) -> AsyncIterator[list[int]]:
-        source: Any = stream(range(items))
-        grouped: AsyncIterator[list[int]] = source.map(work, concurrency=CONCURRENCY).group(BATCH).__aiter__()
-        return grouped
-
-    yield Contender(STREAMABLE, each_loop(from_thread, batches))
-
-
-def aiostream() -> Iterator[Contender]:
-    """Yield aiostream, its loop in a thread of its own."""
-    from aiostream import pipe, stream
-
-    async def batches(work: Work, items: int) -> AsyncIterator[list[int]]:
-        function: Any = work
-        mapped = stream.iterate(range(items)) | pipe.map(function, ordered=True, task_limit=CONCURRENCY)
-        async with (mapped | pipe.chunks(BATCH)).stream() as streamer:
-            async for batch in streamer:
-                yield batch
-
-    yield Contender("aiostream", each_loop(from_thread, batches))
-
-
-def torchdata() -> Iterator[Contender]:
-    """Yield torchdata's nodes, which know no async functions: theirs is a sync identity on threads."""
-    from torchdata.nodes import Batcher, IterableWrapper, Loader, ParallelMapper
-
-    def run(workers: int, prebatch: int | None, _: Work, items: int, consume: Consume) -> None:
-        mapped = ParallelMapper(
-            IterableWrapper(range(items)),
-            lambda item: item,
-            num_workers=workers,
-            method="thread",
-            prebatch=prebatch,
-        )
-        for batch in Loader(Batcher(mapped, BATCH, drop_last=False)):
-            consume(batch)
-
-    def named(workers: int, prebatch: int | None) -> tuple[str, Run]:
-        return f"workers {workers}, prebatch {prebatch}", partial(run, workers, prebatch)
-
-    settings = dict(named(*pair) for pair in [(64, None), (1, 32), (4, 32), (1, 1024), (4, 1024)])
-    yield Contender(
-        "torchdata.nodes", settings, runs_work=False, note="a sync identity: it runs no async functions"
-    )
-
-
-def each_loop(run: Callable[..., None], *first: object) -> dict[str, Run]:
-    """Return a way to run for each event loop, which it takes after the `first` arguments."""
-    return {name: partial(run, *first, loop) for name, loop in loops().items()}
-
-
-def from_thread(
-    batches: Callable[[Work, int], AsyncIterator[list[int]]],
-    loop: NewLoop,
-    work: Work,
-    items: int,
-    consume: Consume,
-) -> None:
-    """Run an async iterator in a thread of its own and consume here, through a small queue.
-
-    A full queue blocks the loop. With nothing to wait for that is right, and cheaper than a hop per batch.
-    """
-    handed: queue.Queue[list[int] | None] = queue.Queue(4)
-
-    async def produce() -> None:
-        async for batch in batches(work, items):
-            handed.put(batch)
-
-    def main() -> None:
-        try:
-            with asyncio.Runner(loop_factory=loop) as runner:
-                runner.run(produce())
-        finally:
-            handed.put(None)
-
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(main)
-        while (batch := handed.get()) is not None:
-            consume(batch)
-        done.result()
-
-
-@contextmanager
-def default_loop(loop: NewLoop) -> Iterator[None]:
-    """Let `asyncio.run` use a loop, for a library that offers no choice of its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of policies, in Python 3.14; there is no other way in
-
-        class Policy(asyncio.DefaultEventLoopPolicy):
-            def new_event_loop(self) -> asyncio.AbstractEventLoop:
-                return loop()
-
-        before = asyncio.get_event_loop_policy()
-        asyncio.set_event_loop_policy(Policy())
-        try:
-            yield
-        finally:
-            asyncio.set_event_loop_policy(before)
-
-
 # -- beside the others: plain, suspend
 
 
@@ -304,11 +65,11 @@ def beside(row: str, *, quick: bool) -> Section:
         "suspend": (suspending, "the function suspends once per item"),
     }[row]
     section = new_section(f"Engine alone: {does}", row)
-    found, missing = harness.available([ours, bare, spdl, streamable, aiostream, torchdata])
+    makers = (*MAKERS, *NOT_ASYNC) if row == "plain" else MAKERS
+    found, missing = harness.available([partial(maker, CONCURRENCY) for maker in makers])
     if row == "suspend":
-        unable = [contender.name for contender in found if not contender.runs_work]
-        missing.extend(f"{name} runs no async functions: it cannot do this." for name in unable)
-        found = [contender for contender in found if contender.runs_work]
+        missing.append("torchdata.nodes and tf.data run no async functions: they cannot do this.")
+    harness.forget_heap()  # of all that was imported, which each trial would go through
     entries = [harness.enter(contender, work, 0.1 if quick else 0.4) for contender in found]
     times = harness.race(entries, work, rounds=2 if quick else 7)
     section.tables.append(side_by_side(entries, times))
@@ -325,6 +86,8 @@ def beside(row: str, *, quick: bool) -> Section:
     if row == "plain":
         slower(SPDL, 100)
         slower(STREAMABLE, 2)
+        slower(TF, 1)
+        slower(TF_CALLED, 1)
         measured = harness.ratio(times, over=OURS, under=BARE)
         section.goals.append(Goal("asyncfeed / bare loop", "<= 12", measured.show(), measured.median <= 12))
     else:
@@ -351,8 +114,13 @@ def side_by_side(entries: list[Entry], times: dict[str, list[float]]) -> str:
 # -- the same at any size
 
 
+FAR = 10**9
+YEAR = 365 * 24 * 3_600 * 1_000
+"""The items of a year at a thousand a second."""
+
+
 def scale(*, quick: bool) -> Section:
-    """Measure the cost per item of runs of very different lengths, in turns."""
+    """Measure the cost per item of runs of very different lengths, and in very different places of one."""
     section = new_section("Engine alone: cost per item by number of items", "scale")
     sizes = {10**4: 20, 10**5: 5, 10**6: 2} if quick else {10**4: 30, 10**5: 6, 10**6: 2, 10**7: 1}
     times: dict[int, list[float]] = {size: [] for size in sizes}
@@ -372,7 +140,84 @@ def scale(*, quick: bool) -> Section:
     apart = max(medians) / min(medians)
     what = f"dearest / cheapest of 10^4 to 10^{len(str(max(sizes))) - 1} items"
     section.goals.append(Goal(what, "<= 1.20", f"{apart:.2f}", apart <= 1.2))
+    far_and_near(section, quick=quick)
+    beginning(section, quick=quick)
     return section
+
+
+def far_and_near(section: Section, *, quick: bool) -> None:
+    """Add what an item costs at the end of a source, beside its beginning, in turns."""
+    count = 5 * 10**4 if quick else 2 * 10**5
+
+    def run(total: int, skipped: int, shuffled: bool, _work: Work, items: int, consume: Consume) -> None:
+        source = af.items(range(total))
+        source = source.shuffle(seed=1) if shuffled else source
+        for batch in source.skip(skipped).take(items).map(identity, concurrency=CONCURRENCY).batch(BATCH):
+            consume(batch)
+
+    rows = []
+    for total, named in ((FAR, "10^9"), (YEAR, "a year at 1,000 a second")):
+        for shuffled in (False, True):
+            near, far = partial(run, total, 0, shuffled), partial(run, total, total - count, shuffled)
+            times: dict[str, list[float]] = {"near": [], "far": []}
+            for turn in range(4 if quick else 10):
+                for which in ("near", "far") if turn % 2 else ("far", "near"):
+                    times[which].append(harness.cost(near if which == "near" else far, identity, count))
+            apart = harness.ratio(times, over="far", under="near")
+            what = f"{named}{', shuffled' if shuffled else ''}"
+            rows.append((what, Spread.of(times["near"]).show(1e6), Spread.of(times["far"]).show(1e6)))
+            goal = Goal(f"end / beginning of {what}", "<= 1.20", apart.show(), apart.median <= 1.2)
+            section.goals.append(goal)
+    heads = (f"{count:,} items of", "at the beginning, us/item", "at the end")
+    section.tables.append(harness.table(heads, rows))
+
+
+BEGIN = """
+import resource, sys, time, tracemalloc
+import asyncfeed as af
+
+def begin(total, count=1_024):
+    begun = time.perf_counter()
+    with af.items(range(total)).shuffle(seed=1).batch(32).open() as feed:
+        for _ in range(count // 32):
+            next(feed)
+        return time.perf_counter() - begun
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+cold = begin(2_048)  # imports what a run needs
+before = peak()
+warm = begin(10**9)
+grown = peak() - before
+tracemalloc.start()
+begin(10**9)
+print(cold, warm, grown, tracemalloc.get_traced_memory()[1])
+"""
+
+
+def beginning(section: Section, *, quick: bool) -> None:
+    """Add what it takes to get the first thousand of 10^9 items in a random order, in fresh interpreters."""
+    taken = [fresh(BEGIN) for _ in range(3 if quick else 12)]
+    cold, warm, grown, traced = (Spread.of(values) for values in zip(*taken, strict=True))
+    what = "`open` and the first 1,024 of 10^9, shuffled"
+    section.goals.append(Goal(what, "< 50 ms", f"{warm.show(1e3)} ms", warm.median < 0.05))
+    memory = max(grown.high, traced.high)
+    section.goals.append(Goal(f"{what}: memory", "< 10 MB", f"{memory / 1e6:.2f} MB", memory < 10e6))
+    section.remarks.append(
+        "The first 1,024 of 10^9: `.shuffle(seed=1).batch(32)`, the second run of a fresh process; the first, of "
+        f"2,048 items, which imports the engine, took {cold.show(1e3)} ms. Memory is the larger of the growth of "
+        f"the peak resident size ({grown.high / 1e6:.2f} MB) and tracemalloc's peak in a third run "
+        f"({traced.high / 1e6:.2f} MB)."
+    )
+
+
+def fresh(code: str, **environment: str) -> list[float]:
+    """Return the numbers that a program prints in an interpreter of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return [float(word) for word in done.stdout.split()]
 
 
 # -- import
@@ -382,15 +227,10 @@ def importing(*, quick: bool) -> Section:
     """Measure `import asyncfeed` in fresh interpreters that have imported numpy."""
     section = new_section("Import", "import")
     code = "import numpy, time; t = time.perf_counter(); import asyncfeed; print(time.perf_counter() - t)"
-    taken = []
     with tempfile.TemporaryDirectory() as cache:
         # Compiled once and then read, as where it is installed, whatever the environment says about that.
-        env = {**os.environ, "PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
-        for _ in range(4 if quick else 16):
-            command = [sys.executable, "-c", code]
-            # S603: our own interpreter with a constant program.
-            done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-            taken.append(float(done.stdout))
+        kept = {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
+        taken = [fresh(code, **kept)[0] for _ in range(4 if quick else 16)]
     spread = Spread.of(taken[1:])  # the first one compiled
     goal = Goal(
         "`import asyncfeed` beyond `import numpy`", "< 30 ms", f"{spread.show(1e3)} ms", spread.median < 0.03

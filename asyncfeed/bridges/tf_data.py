@@ -44,6 +44,15 @@ def to_dataset(
     """Return a pipeline as a `tf.data.Dataset`; see `Pipeline.to_tf`."""
     import tensorflow as tf
 
+    dataset = dataset_over(Offer(pipeline, on_open, memory_limit), pipeline, output_signature, via)
+    size = tf.data.INFINITE_CARDINALITY if _endless(pipeline) else pipeline.size()
+    return dataset if size is None else dataset.apply(tf.data.experimental.assert_cardinality(size))
+
+
+def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = None, via: Via = "queue") -> Any:
+    """Return the runs that are offered as a dataset of unknown length."""
+    import tensorflow as tf
+
     if via not in ("queue", "from_generator"):
         raise PipelineError(f"to_tf: via must be 'queue' or 'from_generator', not {via!r}")
     with tf.init_scope():
@@ -52,7 +61,6 @@ def to_dataset(
                 "to_tf: needs eager execution: call it outside of any tf.Graph, "
                 "and without disable_eager_execution()"
             )
-        offer = Offer(pipeline, on_open, memory_limit)
         try:
             if output_signature is None:
                 output_signature = infer(offer.peek(), rule_of(pipeline))
@@ -65,8 +73,7 @@ def to_dataset(
             raise
         # Keeping the parts of a dataset alive is how tf.data itself holds on to Python.
         weakref.finalize(dataset, bridge().forget, token)
-        size = tf.data.INFINITE_CARDINALITY if _endless(pipeline) else pipeline.size()
-        return dataset if size is None else dataset.apply(tf.data.experimental.assert_cardinality(size))
+    return dataset
 
 
 def _endless(pipeline: Pipeline[Any]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from asyncfeed.engine.origin import heed_cancel, note
 from asyncfeed.engine.step import Means
+from asyncfeed.engine.tuner import Tuner
 from asyncfeed.errors import Failure
 from asyncfeed.stages.base import Work
 
@@ -16,45 +17,76 @@ class Crew:
     """Up to `limit` long-lived workers.
 
     A worker that comes calls the next while items are left, so a stage whose function never waits keeps to one
-    or two of them, and one that waits soon has all.
+    or two of them, and one that waits soon has all. Where there is a `tuner`, it moves the limit.
     """
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop, start: Callable[[], None]) -> None:
         self.limit = limit
+        self.tuner: Tuner | None = None
         self._loop = loop
         self._start = start
         self._workers = 0
         self._resting: list[asyncio.Future[None]] = []
         self.short_handed = False
-        """Whether another worker could be called now; only then is `hire` worth its price."""
+        """Whether to call `hire` when the next item is begun; only then is that worth its price."""
+        self.crowded = False
+        """Whether more work than should: who has finished an item is to rest."""
+        self._idle, self._counted = 0.0, 0.0
 
     @property
     def working(self) -> int:
         """How many are not resting."""
         return self._workers - len(self._resting)
 
-    def hire(self) -> None:
-        """Call one more worker, if there is one."""
+    def hire(self, begun: int = 0) -> None:
+        """Call one more worker, if there is one; if all work, ask the tuner, who counts the items `begun`."""
         self.short_handed = False
-        if self._resting:
-            resting = self._resting.pop()
-            if not resting.done():
-                resting.set_result(None)
-        elif self._workers < self.limit:
-            self._workers += 1
-            self._start()
+        tuner = self.tuner
+        if self.working >= self.limit and tuner is not None and tuner.limit == self.limit:
+            self.limit = tuner.look(begun, self._loop.time(), self._idle)
+            self.crowded = self.working > self.limit
+        if self.working < self.limit:
+            self._count_idle()
+            if self._resting:
+                resting = self._resting.pop()
+                if not resting.done():
+                    resting.set_result(None)
+            else:
+                self._workers += 1
+                self._start()
+
+    def tune(self, start: int, most: int) -> None:
+        """Find the limit from here on, between 1 and `most`; with `most` 1 there is nothing to find."""
+        self.limit = min(start, most)
+        self.tuner = Tuner(self.limit, most) if most > 1 else None
+        self._counted = self._loop.time()
+        self.arrived()
 
     def arrived(self) -> None:
-        """Note that a called worker has come: another may be called."""
-        self.short_handed = bool(self._resting) or self._workers < self.limit
+        """Note that a called worker has come: another may be called, or all are at work now."""
+        self.short_handed = self.working < self.limit or self.tuner is not None
+
+    def watch(self) -> None:
+        """Have the next item's begin noticed: something was finished, so it is time to look how fast."""
+        if self.tuner is not None and self.working >= self.limit:
+            self.short_handed = True
 
     async def rest(self) -> None:
         """Wait to be called."""
         heed_cancel()
+        self._count_idle()
         resting = self._loop.create_future()
         self._resting.append(resting)
+        self.crowded = self.working > self.limit
         await resting
         self.arrived()
+
+    def _count_idle(self) -> None:
+        """Book the time that those who could work have rested; called when their number changes."""
+        if self.tuner is not None:
+            now = self._loop.time()
+            self._idle += max(0, self.limit - self.working) * (now - self._counted)
+            self._counted = now
 
 
 class Policy:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from asyncfeed.engine.flat import AUTO
 from asyncfeed.engine.plan import Description, arrange, prefetched
-from asyncfeed.engine.work import ASYNC_CALLS, THREAD_CALLS
+from asyncfeed.engine.work_async import AsyncWork
+from asyncfeed.engine.work_threads import ThreadWork
 from asyncfeed.stages.base import Algorithm, Work, fold
+
+WHERE = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
 
 
 def explain(description: Description, memory_limit: int) -> str:
     """Return one line for each part of a run, in the order of the items."""
-    indexed, rest = fold(description.source, arrange(description.stages))
+    arranged = arrange(description.stages)
+    indexed, rest = fold(description.source, arranged)
     lines = []
     if indexed is not None:
-        folded = len(description.stages) - len(rest)
-        names = [str(description.source), *map(str, description.stages[:folded])]
+        folded = len(arranged) - len(rest)
+        names = [str(description.source), *map(str, arranged[:folded])]
         lines.append((".".join(names), f"{len(indexed):,} items by number" + _thread(indexed.on_thread)))
     elif description.source.inputs:
         lines.append((str(description.source), "the inputs run at the same time and share the memory limit"))
@@ -38,7 +42,9 @@ def _thread(on_thread: bool) -> str:
 def _step(step: Algorithm | Work) -> str:
     if isinstance(step, Algorithm):
         return "regroups items on the loop"
-    auto = AUTO if step.shape == "flat" else ASYNC_CALLS if step.kind == "async" else THREAD_CALLS
-    count = auto if step.concurrency == "auto" else step.concurrency
-    where = "calls on the loop" if step.kind == "async" else "threads"
-    return f"up to {count} {where}, {'in order' if step.ordered else 'as they come'}"
+    if step.shape == "flat" or step.concurrency != "auto":
+        count = f"up to {AUTO if step.concurrency == 'auto' else step.concurrency}"
+    else:
+        count = f"1 to {AsyncWork.most if step.kind == 'async' else ThreadWork.most}"
+    where = WHERE[step.kind]
+    return f"{count} {where}, {'in order' if step.ordered else 'as they come'}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import os
+from collections.abc import Sequence
 from time import perf_counter, thread_time
 from types import CoroutineType
 from typing import Any
@@ -11,7 +13,6 @@ from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.origin import ItemPlace
 from asyncfeed.engine.threads import Threads
 from asyncfeed.stages.base import Work
-from asyncfeed.trees import size_of
 
 HOP_SECONDS = 1e-3
 HOP_BYTES = 1 << 20
@@ -19,6 +20,12 @@ HOP_BYTES = 1 << 20
 SLOW = 50e-6
 """Samples that take longer than this are worth a second thread; shorter ones only fight over the GIL: 4 KB files
 in batches, read by one thread or by eight, make 138,000 a second or 41,000."""
+
+FEW, MANY = 4, 32
+"""How many threads to begin with, where more than one may help: the rest is for the tuner to find."""
+CORES = os.cpu_count() or 1
+LATE = 4
+"""A hop that takes this many times as long as it should ends early, and the rest of its items is taken anew."""
 
 DROPPED: Any = type("Dropped", (), {"__slots__": (), "__repr__": lambda _: "DROPPED"})()
 """Stands where an item was filtered out."""
@@ -36,40 +43,52 @@ class Raised:
 class Hops:
     """Groups the items of a stage into hops of about 1 ms or 1 MB of work."""
 
-    def __init__(self, threads: Threads, work: Work, name: str, most: int, unit: int) -> None:
+    def __init__(self, threads: Threads, work: Work, name: str, unit: int) -> None:
         self._threads = threads
         self._fn = work.fn
         self._filters = work.shape == "filter"
         self._goes_on = work.on_error == "skip"
-        self._cost: Callable[[Any], int] = work.cost or size_of
         self._name = name
-        self._auto = work.concurrency == "auto"
-        self._most = most
-        self._slow = SLOW * unit
+        self._bound = SLOW * unit
         self._size = 1
         self._seconds: float | None = None
-        self.limit = 1 if self._auto else most
-        """How many threads are worth having now; one until the first hop has told."""
+        self.slow = False
+        """Whether items take so long that a second thread may help."""
+        self._waits: float | None = None
+        """How many times as long an item takes as it needs the processor."""
 
-    def group(self, items: Sequence[Any], start: int, ratio: float) -> int:
-        """Return how many of the items from `start` on go into the next hop.
+    @property
+    def worth(self) -> int:
+        """How many threads to begin with: as many as one core keeps up with, within reason."""
+        return max(FEW, min(MANY, int(self._waits or 1)))
 
-        `ratio` is what a result weighs against its item; 0 where all are so small that nobody need look.
+    @property
+    def most(self) -> int:
+        """How many threads all cores keep up with, twice over: more would wait for a core."""
+        return max(FEW, int(2 * CORES * (self._waits or 1)))
+
+    def group(self, count: int, costs: Sequence[int], ratio: float) -> int:
+        """Return how many of `count` items go into the next hop.
+
+        `costs` is what they weigh, and `ratio` what a result weighs against its item; none where all are small.
         """
-        size = min(self._size, len(items) - start)
-        if size > 1 and ratio:
+        size = min(self._size, count)
+        if size > 1 and costs:
             nbytes = 0.0
-            for count in range(size):
-                nbytes += self._cost(items[start + count]) * ratio
+            for place in range(size):
+                nbytes += costs[place] * ratio
                 if nbytes > HOP_BYTES:
-                    return max(1, count)
+                    return max(1, place)
         return size
 
     async def run(self, items: list[Any], places: list[ItemPlace] | None, working: int) -> list[Any]:
         """Call the function on a thread, one of `working` at it, and learn from how long it took."""
         results, wall, cpu = await self._threads.run(self._name, self._timed, items, places)
         # Where threads fight over the GIL each waits for all the others; that says nothing about the item.
-        self._learn(max(cpu, wall - (working - 1) * cpu) / len(items))
+        took = max(cpu, wall - (working - 1) * cpu)
+        waits = took / max(cpu, 1e-6)
+        self._waits = waits if self._waits is None else 0.75 * self._waits + 0.25 * waits
+        self._learn(took / max(1, len(results)))
         return results
 
     def _timed(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[list[Any], float, float]:
@@ -78,8 +97,9 @@ class Hops:
         return results, perf_counter() - wall, thread_time() - cpu
 
     def call(self, items: list[Any], places: list[ItemPlace] | None) -> list[Any]:
-        """Call the function for each item, and return the results."""
+        """Call the function for the items, and return the results: fewer, where they take unexpectedly long."""
         fn = self._fn
+        late = perf_counter() + LATE * HOP_SECONDS if len(items) > 1 else math.inf
         filters = self._filters
         results: list[Any] = []
         for i, item in enumerate(items):
@@ -96,6 +116,8 @@ class Hops:
                     # The stream ends at this item; what comes after it in the group is not wanted.
                     results.extend([DROPPED] * (len(items) - len(results)))
                     break
+            if perf_counter() > late:
+                break
         return results
 
     def _learn(self, seconds: float) -> None:
@@ -103,5 +125,4 @@ class Hops:
         self._seconds = now = seconds if before is None else max(seconds, 0.75 * before + 0.25 * seconds)
         # Towards what is worth a hop: doubling on the way up, at once on the way down.
         self._size = max(1, min(int(HOP_SECONDS / max(now, 1e-9)), 2 * self._size, SPAN))
-        if self._auto:
-            self.limit = self._most if now > self._slow else 1
+        self.slow = now > self._bound

@@ -20,12 +20,15 @@ from asyncfeed.engine.out import Link, Out, Sink
 from asyncfeed.engine.relay import RelayStep
 from asyncfeed.engine.source import IndexedSource, IterableSource
 from asyncfeed.engine.step import Means, Step
-from asyncfeed.engine.work import WorkStep
+from asyncfeed.engine.work_async import AsyncWork
+from asyncfeed.engine.work_threads import ThreadWork
 from asyncfeed.stages.base import Algorithm, Node, Source, Work, fold
+from asyncfeed.stages.batch import Batch
+from asyncfeed.stages.load import Load
 from asyncfeed.stages.merge import Concat, Zip
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
-from asyncfeed.stages.take import Take
+from asyncfeed.stages.take import Skip, Take
 
 PREFETCH = 32
 """How many batches wait for the consumer where no `prefetch` says it, if they are small; see `Outlet`."""
@@ -46,19 +49,30 @@ class Description(Protocol):
 
 
 def arrange(stages: Sequence[Node]) -> list[Node]:
-    """Return the stages in the order they run: merged where one absorbs the next, `take` as early as may be."""
+    """Return the stages in the order they run: merged where one absorbs the next, what asks for less first."""
     arranged: list[Node] = []
     for node in stages:
-        merged = arranged[-1].absorb(node) if arranged else None
+        place = len(arranged)
+        while isinstance(node, Batch) and place and isinstance(arranged[place - 1], Prefetch):
+            place -= 1  # where the batch is one with its load, nothing is there to be queued between them
+        merged = arranged[place - 1].absorb(node) if place else None
         if merged is not None:
-            arranged[-1] = merged
+            arranged[place - 1 :] = [merged]
             continue
         place = len(arranged)
-        # A take after a stage that works item by item is the same before it, and reads nothing in vain.
-        while isinstance(node, Take) and place and arranged[place - 1].one_to_one:
+        while place and _may_precede(node, arranged[place - 1]):
             place -= 1
         arranged.insert(place, node)
     return arranged
+
+
+def _may_precede(node: Node, other: Node) -> bool:
+    """Return whether `node` may go before `other`, which it follows: the same items, and none read in vain."""
+    if isinstance(node, Take):
+        return other.one_to_one or isinstance(other, Prefetch)
+    # Not before functions of the user's, which would miss calls, or draw other random numbers.
+    reads = isinstance(other, Load) and other.one_to_one
+    return isinstance(node, Skip | Repeat) and (reads or isinstance(other, Prefetch))
 
 
 def prefetched(description: Description) -> tuple[int, bool]:
@@ -136,7 +150,8 @@ class _Compiler:
         return self._run * prod(1 if count is None else count for count in repeats)
 
     def _worker(self, work: Work, name: str, levels: int, origin: Origin, unit: int) -> Callable[[Channel], Step]:
-        kind = FlatStep if work.shape == "flat" else WorkStep
+        work_step = AsyncWork if work.kind == "async" else ThreadWork
+        kind = FlatStep if work.shape == "flat" else work_step
         return lambda inbox: kind(work, name, self._means, levels, inbox, origin, unit)
 
     def _merge(

@@ -21,6 +21,7 @@ from typing import Any
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.outlet import Outlet
 from asyncfeed.engine.plan import Description, compile_steps, prefetched
+from asyncfeed.engine.processes import Processes
 from asyncfeed.engine.step import Step
 from asyncfeed.engine.threads import Threads, ThreadsExecutor
 from asyncfeed.errors import Failure
@@ -33,6 +34,8 @@ _numbers = itertools.count()
 
 KEPT = 1000
 """How many skipped failures are kept; all are counted."""
+KILLED = 0.5
+"""Seconds for killed worker processes to be gone."""
 EXIT = "the interpreter exits"
 """Why a run was stopped at exit."""
 
@@ -55,6 +58,7 @@ class Run:
         self.grace = grace
         self.budget = Budget(memory_limit)
         self.threads = Threads(loop, self.name)
+        self.processes: list[Processes] = []
         room, fixed = prefetched(description)
         self.outlet = Outlet(room, loop, self.budget, fixed=fixed)
         self.budget.freed = self.outlet.freed
@@ -68,6 +72,7 @@ class Run:
         self._reported = False
         self._started = perf_counter()
         self._ended: float | None = None
+        self._found: dict[str, int] = {}
 
     # -- what steps use: see `Means`
 
@@ -142,7 +147,8 @@ class Run:
         finally:
             self._group = None
             try:
-                await self.threads.idle(self.grace)
+                if not await self.threads.idle(self.grace) and self._kill():
+                    await self.threads.idle(KILLED)
             finally:
                 if reporter is not None:
                     reporter.cancel()
@@ -157,6 +163,12 @@ class Run:
         # A worker whose function keeps the cancellation to itself finds nothing more to do.
         for step in self.steps:
             step.drop()
+        for each in self.processes:
+            each.stop(self.threads)
+
+    def _kill(self) -> bool:
+        """Kill the worker processes that have not ended; return whether there were any."""
+        return bool([each for each in self.processes if each.kill()])  # asks all of them
 
     def _broke(self, group: BaseExceptionGroup[BaseException]) -> None:
         """Report what was raised while the run was stopping; what stopped it is the consumer's."""
@@ -170,6 +182,7 @@ class Run:
         self._report_stuck()
         self.threads.close()
         self.outlet.finish(stopped="it has ended")
+        self._found = self._concurrency()
         for step in self.steps:
             step.drop()
         self.steps = []
@@ -177,7 +190,8 @@ class Run:
 
     def _report_stuck(self) -> None:
         """Say, once, what does not stop: which thread or task, and where it stands."""
-        found = self.threads.stuck()
+        # A thread that waits for a process that is killed returns.
+        found = [] if self._kill() else self.threads.stuck()
         for task in self._tasks:
             where = io.StringIO()
             task.print_stack(file=where)
@@ -219,7 +233,11 @@ class Run:
             memory_used=self.budget.used,
             memory_peak=self.budget.peak,
             memory_limit=self.budget.limit,
+            concurrency=self._found if self._ended else self._concurrency(),
         )
+
+    def _concurrency(self) -> dict[str, int]:
+        return {step.name: step.calls for step in self.steps if step.calls}
 
 
 def _fault(error: BaseException) -> Failure:

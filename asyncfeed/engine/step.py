@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.out import Out
+from asyncfeed.engine.processes import Processes
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import Failure
 from asyncfeed.stages.base import Span
@@ -18,6 +19,8 @@ class Means(Protocol):
 
     loop: asyncio.AbstractEventLoop
     threads: Threads
+    processes: list[Processes]
+    """Where a stage adds its worker processes, so that the run can end them."""
     budget: Budget
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -89,6 +92,11 @@ class Step:
     def busy(self) -> bool:
         """Whether an item has been taken in and not sent on."""
         return self.sending
+
+    @property
+    def calls(self) -> int:
+        """How many calls of a function it may make at a time; 0 where it makes none."""
+        return 0
 
     def clear_ahead(self) -> bool:
         """Return whether nothing is on the way from here to the consumer."""

@@ -27,8 +27,8 @@ class Entry:
     """A span in the window: its items, their results, and how far it has come."""
 
     __slots__ = (
-        "awaited", "big", "charged", "failure", "items", "mark", "order", "ordinals", "out", "sent", "share",
-        "special", "taken", "untaken", "weight",
+        "awaited", "big", "charged", "costs", "failure", "items", "mark", "order", "ordinals", "out", "sent",
+        "share", "special", "taken", "untaken", "weight",
     )  # fmt: skip
 
     def __init__(self, span: Span, *, ordered: bool) -> None:
@@ -42,6 +42,8 @@ class Entry:
         self.charged = span.nbytes
         self.share = span.nbytes // max(1, len(span.items))
         self.big = False
+        self.costs: list[int] = []
+        """Where it is big: what each item weighs."""
         self.special = False
         """Whether a result may be a failure or a dropped item."""
         self.untaken = enumerate(span.items)
@@ -62,13 +64,17 @@ class Weights:
         self.ratio = 1.0
         self.unknown = work.cost is None
 
-    def measure(self, items: list[Any]) -> int:
-        """Return what the items weigh."""
-        return sum(map(self._cost, items)) if self._cost is not None else total_size(items)
-
-    def predict(self, items: list[Any]) -> int | None:
-        """Return what the results will weigh; None where no result has been seen."""
-        return None if self.unknown else int(self.measure(items) * self.ratio)
+    def predict(self, entry: Entry) -> int | None:
+        """Return what the results of an entry will weigh, or None where they are admitted one by one."""
+        items = entry.items
+        costs = None if self._cost is None else list(map(self._cost, items))
+        if not self.unknown:
+            weight = int((total_size(items) if costs is None else sum(costs)) * self.ratio)
+            if weight <= SMALL * len(items):
+                return weight
+        entry.big = True
+        entry.costs = list(map(size_of, items)) if costs is None else costs
+        return None
 
     def learn(self, results: list[Any], weight: int) -> int:
         """Take note of results made from items of `weight`; return what they weigh."""

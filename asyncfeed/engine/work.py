@@ -12,31 +12,27 @@ on what is ready from its front. Invariants:
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.crew import Crew
-from asyncfeed.engine.hop import Hops, Raised
-from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
+from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.step import Gate, Marks, Means, Step
-from asyncfeed.engine.window import SMALL, Entry, Weights, Window
+from asyncfeed.engine.window import Entry, Weights, Window
 from asyncfeed.stages.base import NO_MARK, Span, Work
 
 WINDOW = 16384
 """How many items may be between the first not yet sent and the last taken in; bytes bound it before that."""
 BACKLOG = 256
 """The same while the next step is behind: to read further ahead would help nobody."""
-INLINE = 64 * 1024
-"""What our own functions may be given on the loop, in bytes of results."""
-ASYNC_CALLS, THREAD_CALLS = 32, 8
-"""What concurrency="auto" amounts to, for async functions and for those called on threads."""
 
 
 class WorkStep(Step):
-    """Runs one `Work` of shape "map" or "filter"."""
+    """Runs one `Work` of shape "map" or "filter"; the two kinds differ in how a worker calls."""
+
+    most: ClassVar[int]
+    """What concurrency="auto" goes up to."""
 
     def __init__(
         self, work: Work, name: str, means: Means, levels: int, inbox: Channel, origin: Origin, unit: int
@@ -45,16 +41,17 @@ class WorkStep(Step):
         self._work = work
         self._inbox = inbox
         self._origin = origin
-        auto = ASYNC_CALLS if work.kind == "async" else THREAD_CALLS
-        self._limit = auto if work.concurrency == "auto" else work.concurrency
-        self._most = max(WINDOW // unit, 2 * self._limit)
-        self._backlog = max(BACKLOG // unit, self._limit)
-        self._hops = Hops(means.threads, work, name, self._limit, unit) if work.kind == "thread" else None
+        self._auto = work.concurrency == "auto"
+        limit = self.most if work.concurrency == "auto" else work.concurrency
+        self._window_size = max(WINDOW // unit, 2 * limit)
+        self._backlog = BACKLOG // unit
         self._weights = Weights(work)
         self._window = Window(work, means, self)
         self._untaken: deque[Entry] = deque()
         self._current: Entry | None = None
-        self._crew = Crew(self._limit, means.loop, self._call)
+        self._begun = 0
+        """How many items the entries had that nothing is left to take of."""
+        self._crew = Crew(limit, means.loop, self._call)
         self._probing = False
         self._progress = Gate()
         self._room = Gate()
@@ -70,6 +67,11 @@ class WorkStep(Step):
     def busy(self) -> bool:
         """Whether an item has been taken in and not sent on."""
         return self.sending or bool(self._window.entries)
+
+    @property
+    def calls(self) -> int:
+        """How many calls of the user's function it may make at a time; our own are nobody's concern."""
+        return 0 if self._work.inline is not None else self._crew.limit
 
     def drop(self) -> int:
         """Forget what is held."""
@@ -95,10 +97,8 @@ class WorkStep(Step):
             window.entries.append(entry)
             if count := len(span.items):
                 window.held += count
-                weight = self._weights.predict(span.items)
-                if weight is None or weight > SMALL * count:
-                    entry.big = True
-                else:
+                weight = self._weights.predict(entry)
+                if weight is not None:
                     if not budget.fits(weight, self.depth):
                         await budget.admit(weight, self.depth, lambda e=entry: self._is_next(e, 0))  # type: ignore[misc]
                     entry.charged += weight
@@ -119,7 +119,8 @@ class WorkStep(Step):
         if len(self._untaken) > 1:
             return True  # the workers have enough at hand; the rest stays where it is
         # While the next step is behind, to read further ahead would help nobody.
-        return self._window.held >= (self._backlog if self.sending else self._most)
+        most = max(self._backlog, self._crew.limit) if self.sending else self._window_size
+        return self._window.held >= most
 
     def _is_next(self, entry: Entry, place: int) -> bool:
         """Return whether the consumer waits for this item before all others."""
@@ -128,142 +129,18 @@ class WorkStep(Step):
     # -- working
 
     def _call(self) -> None:
-        self.task(self._labour() if self._hops is None else self._labour_on_threads(self._hops), "worker")
+        self.task(self._labour(), "worker")
 
     def _advance(self) -> None:
         """Go to the next entry with untaken items."""
-        self._untaken.popleft()
+        self._begun += len(self._untaken.popleft().out)
         self._current = self._untaken[0] if self._untaken else None
         if self._room.waiting:
             self._room.open()
 
     async def _labour(self) -> None:
-        """Await the function for one item after the other."""
-        fn: Callable[..., Awaitable[Any]] = self._work.fn
-        plain = not self._work.placed and self._work.shape == "map"
-        crew, progress = self._crew, self._progress
-        task = asyncio.current_task()
-        crew.arrived()
-        while True:
-            entry = self._current
-            if entry is None or (entry.big and self._probing):
-                item = out = None  # a resting worker must not keep the last items alive
-                await crew.rest()
-                continue
-            if entry.big or entry.order is not None or not plain:
-                if not await self._labour_with_care(entry):
-                    continue
-            else:
-                # The hot path: nothing here that is not needed for every item.
-                out = entry.out
-                for i, item in entry.untaken:
-                    if crew.short_handed and self._more(entry, i):
-                        crew.hire()
-                    try:
-                        out[i] = await fn(item)
-                    except BaseException as error:
-                        if from_outside(error, task):
-                            raise
-                        self._failed(entry, i, item, error)
-                    if entry.awaited == i:
-                        progress.open()
-            if self._current is entry:
-                self._advance()
-            entry = None
-            heed_cancel()
-            # Where nothing waits, a whole span has gone by: time for others on this loop.
-            await asyncio.sleep(0)
-
-    def _more(self, entry: Entry, i: int) -> bool:
-        """Return whether items are left beyond this one."""
-        return i + 1 < len(entry.out) or len(self._untaken) > 1
-
-    async def _labour_with_care(self, entry: Entry) -> bool:
-        """Do the same for items that need more: memory, their place, or an order of their own.
-
-        Returns whether the entry has no items left.
-        """
-        work, window, origin = self._work, self._window, self._origin
-        crew, out, order = self._crew, entry.out, entry.order
-        task = asyncio.current_task()
-        for i, item in entry.untaken:
-            entry.taken = i + 1
-            entry.items[i] = None
-            if crew.short_handed and self._more(entry, i):
-                crew.hire()
-            if entry.big:
-                weight, predicted = await self._admit(entry, i, [item])
-            try:
-                args = (item, ItemPlace(origin, entry.ordinals[i])) if work.placed else (item,)
-                result = await work.fn(*args)
-                out[i] = window.keep(entry, item, result) if work.shape == "filter" else result
-            except BaseException as error:
-                if from_outside(error, task):
-                    raise
-                self._failed(entry, i, item, error)
-            if entry.big:
-                item = result = None
-                self._weighed(entry, [out[i]], weight, predicted)
-            if order is not None:
-                order.append(i)
-                if self._progress.waiting:
-                    self._progress.open()
-            elif entry.awaited == i:
-                self._progress.open()
-            if entry.big and self._probing:
-                return False
-        return True
-
-    async def _labour_on_threads(self, hops: Hops) -> None:
-        """Take a group of items to a thread, again and again."""
-        inline, placed, origin = self._work.inline, self._work.placed, self._origin
-        crew = self._crew
-        crew.arrived()
-        while True:
-            entry = self._current
-            if entry is None or crew.working > hops.limit or (entry.big and self._probing):
-                group = results = None
-                await crew.rest()
-                continue
-            i, count = entry.taken, len(entry.out)
-            on_loop = inline is not None and (entry.weight or INLINE) < INLINE
-            if on_loop:
-                size = count - i
-            else:
-                ratio = self._weights.ratio if entry.big else 0.0
-                size = 1 if self._weights.unknown else hops.group(entry.items, i, ratio)
-            group = entry.items[i : i + size]
-            entry.items[i : i + size] = [None] * size
-            entry.taken = i + size
-            if entry.taken == count:
-                self._advance()
-            on_loop = on_loop or (inline is not None and all(map(inline, group)))
-            if crew.short_handed and self._current is not None and not on_loop:
-                crew.hire()
-            if entry.big:
-                weight, predicted = await self._admit(entry, i, group)
-            places = [ItemPlace(origin, each) for each in entry.ordinals[i : i + size]] if placed else None
-            if on_loop:
-                results = hops.call(group, places)
-            else:
-                results = await hops.run(group, places, crew.working)
-            entry.special |= self._work.shape == "filter"
-            for place, result in enumerate(results, i):
-                if type(result) is Raised:
-                    self._failed(entry, place, group[place - i], result.error)
-                else:
-                    entry.out[place] = result
-            if entry.big:
-                self._weighed(entry, entry.out[i : i + size], weight, predicted)
-            if entry.order is not None:
-                entry.order.extend(range(i, i + size))
-                if self._progress.waiting:
-                    self._progress.open()
-            elif i <= entry.awaited < i + size:
-                self._progress.open()
-            group = results = places = result = None  # sent on: not ours to keep alive
-            if on_loop:
-                await asyncio.sleep(0)
+        """Work as long as there is something to do: one of up to K workers."""
+        raise NotImplementedError
 
     def _failed(self, entry: Entry, i: int, item: Any, error: BaseException) -> None:
         entry.special = True
@@ -271,20 +148,22 @@ class WorkStep(Step):
 
     # -- memory, where items are big
 
-    async def _admit(self, entry: Entry, place: int, group: list[Any]) -> tuple[int, int]:
-        """Wait until the budget has room for the results; the first item of all goes alone, to be weighed."""
+    async def _admit(self, entry: Entry, place: int, count: int, weight: int) -> int:
+        """Wait until the budget has room for the results of `count` items that weigh so much; return their part.
+
+        The first item of all goes alone, to be weighed.
+        """
         budget, weights = self.means.budget, self._weights
         self._probing = weights.unknown
-        weight = weights.measure(group)
         predicted = int(weight * weights.ratio)
         if not budget.fits(predicted, self.depth):
-            self._window.waiting += len(group)
+            self._window.waiting += count
             try:
                 await budget.admit(predicted, self.depth, lambda: self._is_next(entry, place))
             finally:
-                self._window.waiting -= len(group)
+                self._window.waiting -= count
         entry.charged += predicted
-        return weight, predicted
+        return predicted
 
     def _weighed(self, entry: Entry, results: list[Any], weight: int, predicted: int) -> None:
         """Book what the results really weigh, and let go of what they were made from."""
@@ -307,6 +186,7 @@ class WorkStep(Step):
             span = self._window.ready(self.skips)
             if span is not None:
                 await self.send(span)
+                self._crew.watch()
             elif self.means.budget.waiting:
                 self.means.budget.poke()
             if self._room.waiting:

@@ -25,6 +25,22 @@ class Header(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Where the arrays are in one file, and in all that are laid out like it.
+
+    Another file of the same size decodes to arrays of the same shapes and dtypes, at the same places, if all
+    its bytes are the same but for those of the arrays and of `loose`, and the checksums are right.
+    """
+
+    headers: dict[str, Header]
+    """The arrays by name, in the order of the sample."""
+    loose: tuple[tuple[int, int], ...]
+    """From where to where other files may differ: what nobody reads, and the checksums."""
+    sums: tuple[tuple[int, int], ...]
+    """For each array where its CRC-32 stands in the file, and that of the bytes before it that it counts in."""
+
+
+@dataclass(frozen=True)
 class Decoder(Generic[T_co]):
     """Turns the bytes of a file into a sample.
 
@@ -33,16 +49,26 @@ class Decoder(Generic[T_co]):
     may be a view of it. Whatever the bytes are, it allocates no more than they justify, runs no code found
     in them, and raises `Corrupt` naming the file where they are not what the format asks for.
 
-    A decoder that can say from the first bytes of a file what array follows overrides `probe`: such files are
-    read straight into their place in a batch, and the sample never exists on its own.
+    Two kinds of decoder have their files read straight into their place in a batch, so that the sample never
+    exists on its own: one that can say from the first bytes what array follows overrides `probe`, and one that
+    can say from a whole file where in others like it the arrays are overrides `layout`.
     """
 
     name: ClassVar[str]
     probes: ClassVar[bool] = False
     """Whether `probe` is there."""
+    lays_out: ClassVar[bool] = False
+    """Whether `layout` is there."""
 
     def probe(self, head: Bytes, file: File) -> Header:
         """Return what follows the first bytes of a file; `head` is as much as a header may take, or less."""
+        raise NotImplementedError
+
+    def layout(self, buffer: Bytes, file: File) -> Layout | None:
+        """Return how `file`, which holds `buffer`, is laid out; None where its arrays are not to be seen as such.
+
+        Raises what `decode` raises.
+        """
         raise NotImplementedError
 
     def decode(self, buffer: Bytes, file: File) -> T_co:

@@ -13,8 +13,8 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 
 from asyncfeed.errors import Corrupt, PipelineError
-from asyncfeed.formats.base import Decoder
-from asyncfeed.formats.npy import npy
+from asyncfeed.formats.base import Decoder, Header, Layout
+from asyncfeed.formats.npy import npy, parse_header
 from asyncfeed.storage.base import Bytes, File
 
 _BLOCK = 1 << 20
@@ -37,6 +37,7 @@ class Npz(Decoder[Arrays]):
     """
 
     name = "npz"
+    lays_out = True
     keys: tuple[str, ...] | None = None
     max_bytes: int = 1 << 30
 
@@ -52,6 +53,12 @@ class Npz(Decoder[Arrays]):
         if isinstance(keys, str):
             raise PipelineError(f"npz: keys must be several names: write keys=({keys!r},)")
         return Npz(None if keys is None else tuple(keys), max_bytes)
+
+    def layout(self, buffer: Bytes, file: File) -> Layout | None:
+        """Return where the arrays are, if none is compressed or in Fortran's order."""
+        self.decode(buffer, file)  # so it is whole, and its checksums are right
+        with ZipFile(BytesIO(buffer.data)) as archive:
+            return _layout(buffer, archive.infolist(), self._members(archive, file), file)
 
     def decode(self, buffer: Bytes, file: File) -> Arrays:
         """Return the arrays in `buffer` by name."""
@@ -98,3 +105,69 @@ def _unpack(archive: ZipFile, member: ZipInfo, file: File) -> np.ndarray[Any, np
             got += len(block)
         stream.read(1)  # at the end, so that the checksum is compared
     return npy.decode(buffer, File(f"{file.path}[{member.filename}]"))
+
+
+# The records of a zip archive, as far as they are needed here: APPNOTE.TXT 4.3, "General Format of a .ZIP file".
+_END = struct.Struct("<4s8xL4xH")
+_LOCAL, _CENTRAL = 30, 46
+"""How long the record before a member and the one in the directory are, without name and extra field."""
+_LOCAL_LOOSE, _CENTRAL_LOOSE = (10, 18), (12, 20)
+"""Time, date and checksum. `zipfile` compares with the directory's checksum and reads none of the others."""
+_CENTRAL_SUM = 16
+
+
+def _layout(buffer: Bytes, entries: list[ZipInfo], members: dict[str, ZipInfo], file: File) -> Layout | None:
+    """Return how a sound archive is laid out, where it is as plain as numpy writes it."""
+    data = buffer.data
+    end = len(data) - _END.size
+    magic, size, comment = _END.unpack_from(data, end)
+    more = data[end - 20 : end - 16].tobytes() == b"PK\6\7"  # than 4 GiB
+    start = end - size
+    if magic != b"PK\5\6" or comment or more or start < 0 or not members:
+        return None
+    sums: dict[int, int] = {}
+    fixed = []
+    at = start
+    for entry in entries:
+        if data[at : at + 4].tobytes() != b"PK\1\2":
+            return None
+        sums[id(entry)] = at + _CENTRAL_SUM
+        fixed += [(at, at + _CENTRAL_LOOSE[0]), (at + _CENTRAL_LOOSE[1], at := at + _record(data, at, _CENTRAL))]
+    if at != end:
+        return None
+    fixed.append((end, len(data)))
+    headers: dict[str, Header] = {}
+    before = []
+    for key, member in members.items():
+        at = member.header_offset
+        first = at + _record(data, at, _LOCAL)
+        header = parse_header(buffer[first : first + member.file_size], file)
+        body = first + header.offset
+        plain = member.compress_type == ZIP_STORED and not (header.fortran_order and len(header.shape) > 1)
+        if not plain or header.dtype.hasobject or body + header.nbytes > start:
+            return None
+        fixed += [(at, at + _LOCAL_LOOSE[0]), (at + _LOCAL_LOOSE[1], body)]
+        headers[key] = header._replace(offset=body)
+        before.append((sums[id(member)], zlib.crc32(data[first:body])))
+    known = fixed + [(each.offset, each.offset + each.nbytes) for each in headers.values()]
+    loose = _between(known, len(data))
+    return None if loose is None else Layout(headers, loose, tuple(before))
+
+
+def _record(data: memoryview, at: int, length: int) -> int:
+    """Return how long a record is with all that follows its fixed part."""
+    fields = (26, 28) if length == _LOCAL else (28, 30, 32)
+    return length + sum(int.from_bytes(data[at + field : at + field + 2], "little") for field in fields)
+
+
+def _between(known: list[tuple[int, int]], size: int) -> tuple[tuple[int, int], ...] | None:
+    """Return what is left of a file between these ranges; None where two of them overlap."""
+    loose = []
+    last = 0
+    for start, stop in sorted(known):
+        if start < last:
+            return None
+        if start > last:
+            loose.append((last, start))
+        last = stop
+    return None if last != size else tuple(loose)

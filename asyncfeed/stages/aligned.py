@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import addressof, c_char
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+    """Makes an array as `aligned_empty` does."""
 
 ALIGNMENT = 64
 """Bytes. TensorFlow aliases an array that starts at a multiple of this and copies any other."""

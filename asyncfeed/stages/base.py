@@ -148,13 +148,14 @@ class MemberError(Exception):
 class Work:
     """How to call a function for each item of a stream.
 
-    `kind` is "async" (awaited on the loop) or "thread" (called on a thread, several items per hop).
+    `kind` is "async" (awaited on the loop), "thread" (called on a thread, several items per hop) or "process" (the
+    same in another process, for shape "map" only; the function and what it takes and returns can be pickled).
     `shape` says what becomes of the result: "map" puts it in the item's place, "filter" keeps the item where
     it is true, "flat" puts the elements of the returned iterable (or async iterable) in its place.
     """
 
     fn: Callable[..., Any]
-    kind: Literal["async", "thread"]
+    kind: Literal["async", "thread", "process"]
     shape: Literal["map", "filter", "flat"] = "map"
     placed: bool = False
     """Whether the function takes the item's `Place` as a second argument."""

@@ -7,7 +7,7 @@ anything else is an error that names the two samples and what to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,10 +15,13 @@ import numpy as np
 
 from asyncfeed.stages.aligned import aligned_empty
 from asyncfeed.stages.base import Place, Work
+from asyncfeed.stages.pool import Pool
 from asyncfeed.trees import LEAVES, Spec, Tree, flatten, leaf_name, size_of, total_size, unflatten
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from asyncfeed.stages.aligned import Empty
 
 Name = Callable[[int], str]
 """Says what the sample of this number is called."""
@@ -42,7 +45,7 @@ _shape = attrgetter("shape")
 class Padding(Protocol):
     """What stacks ragged columns: the node `Pad`."""
 
-    def stack(self, columns: Sequence[Column], spec: Spec, name: Name) -> Tree:
+    def stack(self, columns: Sequence[Column], spec: Spec, name: Name, empty: Empty) -> Tree:
         """Return the batch of these columns."""
         ...
 
@@ -51,19 +54,19 @@ class Padding(Protocol):
         ...
 
 
-def collate(samples: Sequence[Tree], name: Name, pad: Padding | None = None) -> Tree:
+def collate(samples: Sequence[Tree], name: Name, pad: Padding | None = None, empty: Empty = aligned_empty) -> Tree:
     """Return one tree of arrays that holds these samples along a new first axis.
 
     Arrays and numpy scalars keep their dtype; Python's bool, int, float and complex become bool, int64,
     float64 and complex128; text, bytes and any other object become an array of the very objects. The arrays
-    are new, writable, and start at a multiple of 64 bytes.
+    are new, writable, and start at a multiple of 64 bytes; `empty` makes them.
 
     Raises ValueError where the samples differ in structure, dtype or, without `pad`, in shape.
     """
     columns, spec = transpose(samples, name)
     if pad is not None:
-        return pad.stack(columns, spec, name)
-    arrays = [stack(column, Where(spec, number, name)) for number, column in enumerate(columns)]
+        return pad.stack(columns, spec, name, empty)
+    arrays = [stack(column, Where(spec, number, name), empty) for number, column in enumerate(columns)]
     return unflatten(spec, arrays)
 
 
@@ -105,13 +108,13 @@ def transpose(samples: Sequence[Tree], name: Name) -> tuple[list[Column], Spec]:
     return list(zip(*rows, strict=True)), spec
 
 
-def stack(column: Column, where: Where) -> NDArray[Any]:
+def stack(column: Column, where: Where, empty: Empty = aligned_empty) -> NDArray[Any]:
     """Return the leaves of one column as one array."""
     kinds = set(map(type, column))
     if kinds == {np.ndarray}:
         dtypes, shapes = set(map(_dtype, column)), set(map(_shape, column))
         if len(dtypes) == len(shapes) == 1:
-            return join_arrays(column, shapes.pop(), dtypes.pop())
+            return join_arrays(column, shapes.pop(), dtypes.pop(), empty)
     elif len(kinds) == 1 and (scalar := SCALARS.get(kinds.pop())):
         return _join_scalars(column, scalar, where)
     dtype = common_dtype(column, where)
@@ -123,12 +126,12 @@ def stack(column: Column, where: Where) -> NDArray[Any]:
                 f"samples of different shape cannot make a batch: {where.sample(0)} has {shape}, "
                 f"{where.sample(number)} has {other}; add .pad(value=...) after the batch"
             )
-    return join_arrays(column, shape, dtype) if shape else _join_scalars(column, dtype, where)
+    return join_arrays(column, shape, dtype, empty) if shape else _join_scalars(column, dtype, where)
 
 
-def join_arrays(column: Column, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def join_arrays(column: Column, shape: tuple[int, ...], dtype: np.dtype[Any], empty: Empty) -> NDArray[Any]:
     """Return arrays that all have this shape and dtype as one array."""
-    out = aligned_empty((len(column), *shape), dtype)
+    out = empty((len(column), *shape), dtype)
     if shape:
         np.concatenate(column, out=out.reshape((len(column) * shape[0], *shape[1:])))
     else:
@@ -204,6 +207,7 @@ class Collate:
     """Makes a batch of a list of samples, as the function of a `Work`."""
 
     pad: Padding | None = None
+    pool: Pool = field(default_factory=Pool, compare=False)
 
     def work(self) -> Work:
         """Return the work: on a thread, or on the loop where there is little to copy."""
@@ -211,7 +215,7 @@ class Collate:
 
     def __call__(self, samples: list[Tree], place: Place) -> Tree:
         """Return the batch; messages name its members as `place` does."""
-        return collate(samples, place.name, self.pad)
+        return collate(samples, place.name, self.pad, self.pool.empty)
 
     def size_of(self, samples: list[Tree]) -> int:
         """Return how many bytes the batch needs: about that where it is padded."""

@@ -63,9 +63,8 @@ class Load(Node):
     def absorb(self, following: Node) -> Node | None:
         """Return a stage that reads straight into the batch, where the decoder can tell what is in a file."""
         decoder = self.decoder
-        if isinstance(following, Batch) and isinstance(decoder, Decoder) and decoder.probes and self.one_to_one:
-            return LoadBatch(self, following)
-        return None
+        fuses = isinstance(decoder, Decoder) and (decoder.probes or decoder.lays_out) and self.one_to_one
+        return LoadBatch(self, following) if fuses and isinstance(following, Batch) else None
 
     def _work(self, fn: Callable[[Any], Any], kind: Literal["async", "thread"]) -> Work:
         return Work(

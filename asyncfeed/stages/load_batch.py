@@ -10,29 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from asyncfeed.errors import AsyncfeedError
-from asyncfeed.formats.base import Decoder, Header
-from asyncfeed.stages.aligned import aligned_empty
+from asyncfeed.formats.base import Decoder
 from asyncfeed.stages.base import MemberError, Node, Place, Step, Work
 from asyncfeed.stages.batch import Batch, Group
 from asyncfeed.stages.collate import Where, collate, stack, transpose
-from asyncfeed.stages.pad import Pad, fill_value
+from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.pool import Pool
+from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, Surprise
 from asyncfeed.storage.base import File
-from asyncfeed.storage.local import read_into, scatter
+from asyncfeed.storage.scatter import Opener
 from asyncfeed.trees import Spec, Tree, flatten, unflatten
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from asyncfeed.stages.load import Load
-
-PROBE = 256
-"""How many bytes hold a header as `numpy.save` writes it: 128, or 192 for a long list of fields."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +84,6 @@ class Cost:
         return sum(costs) if self.padding is None else len(costs) * max(costs)
 
 
-class Surprise(Exception):
-    """Something is not as the first file of the batch promised."""
-
-
 @dataclass(slots=True)
 class ReadBatch:
     """Reads a list of samples whose leaves are files into one tree of arrays."""
@@ -103,8 +92,10 @@ class ReadBatch:
     long_way: Callable[[Any], Any]
     stage: str
     padding: Pad | None
-    _known: dict[int, bytes] = field(default_factory=dict)
-    """The header that the column of this number had last: most files of a column have the same."""
+    _rows: dict[int, HeadedRows | LaidOutRows] = field(default_factory=dict)
+    """What reads the column of this number."""
+    _pool: Pool = field(default_factory=Pool)
+    _opener: Opener = field(default_factory=Opener)
 
     def __call__(self, samples: list[Tree], place: Place) -> Tree:
         """Return the batch."""
@@ -120,7 +111,7 @@ class ReadBatch:
                 loaded.append(self.long_way(sample))
             except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
                 raise MemberError(member, self.stage, error) from None
-        return collate(loaded, place.name, self.padding)
+        return collate(loaded, place.name, self.padding, self._pool.empty)
 
     def _assemble(self, columns: Sequence[Sequence[Any]], spec: Spec, place: Place) -> Tree:
         batch: list[Any] = []
@@ -129,79 +120,24 @@ class ReadBatch:
         values = [None] * len(columns) if pad is None else pad.values(spec)
         for number, (column, value) in enumerate(zip(columns, values, strict=True)):
             where = Where(spec, number, place.name)
+            true = None
             if type(column[0]) is not File:
-                batch.append(stack(column, where))
-                lengths.append(None)
+                array = stack(column, where, self._pool.empty)
             elif pad is None:
-                batch.append(self._read(column, number))
+                array = self._reader(number).read(column)
             else:
-                array, true = self._read_ragged(column, number, pad, value, where)
-                batch.append(array)
-                lengths.append(true)
+                array, true = self._reader(number).read_ragged(column, pad, value, where)
+            batch.append(array)
+            lengths.append(true)
         tree = unflatten(spec, batch)
         return (tree, unflatten(spec, lengths)) if pad is not None and pad.lengths else tree
 
-    def _first(self, file: File, number: int) -> tuple[Header, bytes]:
-        """Return the header that the files of a column should have."""
-        head = self._known.get(number)
-        if head is None:
-            buffer = read_into(file)
-            header = self.decoder.probe(buffer[:PROBE], file)
-            if header.offset + header.nbytes != len(buffer):
-                raise Surprise  # memory for a batch of what is not there must not be asked for
-            head = self._known[number] = buffer[: header.offset].tobytes()
-        else:
-            header = self.decoder.probe(np.frombuffer(head, np.uint8), file)
-        if header.fortran_order and len(header.shape) > 1:
-            raise Surprise
-        return header, head
-
-    def _read(self, files: Sequence[File], number: int) -> NDArray[Any]:
-        """Read files of one shape into the rows of a new array."""
-        header, head = self._first(files[0], number)
-        out = aligned_empty((len(files), *header.shape), header.dtype)
-        size = header.nbytes
-        body = out.reshape(-1).view(np.uint8).data if size else memoryview(bytearray())
-        found = bytearray(len(head))
-        total = len(head) + size
-        start = 0
-        for file in files:
-            parts = (found, body[start : start + size]) if head else (body[start : start + size],)
-            if not scatter(file, parts, total) or found != head:
-                self._known.pop(number, None)  # other threads may have been here, too
-                raise Surprise
-            start += size
-        return out
-
-    def _read_ragged(
-        self, files: Sequence[File], number: int, pad: Pad, value: object, where: Where
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Read files that differ in axis 0 into the rows of a new array, padded."""
-        header, _ = self._first(files[0], number)
-        if not header.shape:
-            raise Surprise
-        tail, dtype, offset = header.shape[1:], header.dtype, header.offset
-        unit = prod(tail) * dtype.itemsize
-        if not unit or any(file.size is None for file in files):
-            raise Surprise
-        lengths = [((file.size or 0) - offset) // unit for file in files]
-        shape = pad.shape_for([(length, *tail) for length in lengths], where)
-        if shape[1:] != tail:
-            raise Surprise
-        fill = fill_value(value, dtype, where)
-        out = aligned_empty((len(files), *shape), dtype)
-        body = out.reshape(-1).view(np.uint8).data if out.size else memoryview(bytearray())
-        found = np.empty(offset, np.uint8)
-        row = shape[0] * unit
-        for place, (file, length) in enumerate(zip(files, lengths, strict=True)):
-            start = place * row
-            inside = body[start : start + length * unit]
-            if not scatter(file, (found, inside) if offset else (inside,), offset + length * unit):
-                raise Surprise
-            if self.decoder.probe(found, file)[:4] != ((length, *tail), dtype, False, offset):
-                raise Surprise
-            out[place, length:] = fill
-        return out, np.array(lengths, np.int64)
+    def _reader(self, number: int) -> HeadedRows | LaidOutRows:
+        reader = self._rows.get(number)
+        if reader is None:  # where another thread does so, too, one of the two is forgotten
+            kind = HeadedRows if self.decoder.probes else LaidOutRows
+            reader = self._rows[number] = kind(self.decoder, self._pool, self._opener)
+        return reader
 
 
 def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec] | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.base import Concurrency, Node, OnError, Work, check_count
@@ -14,10 +17,14 @@ _WORD = (1 << 64) - 1
 """The largest number that Philox takes as one word of its key."""
 
 
+On = Literal["thread", "process"]
+
+
 @dataclass(frozen=True)
 class Map(Node):
     """Calls `fn(item)` for each item, sync (on threads) or async (on the loop).
 
+    `on="process"` calls a sync function in processes of its own, for functions that hold the GIL.
     With `rng`, `fn(item, generator)` gets random numbers that depend on nothing but `seed` and the item's
     place: the same at any concurrency, on any machine, and after a resume.
     """
@@ -32,9 +39,14 @@ class Map(Node):
     seed: int = 0
     on_error: OnError = "raise"
     skip_limit: float | None = None
+    on: On = "thread"
 
     def __post_init__(self) -> None:
         check_fn(self.method, self.fn)
+        if self.on not in ("thread", "process"):
+            raise PipelineError(f'map: on must be "thread" or "process", not {self.on!r}')
+        if self.on == "process":
+            _check_sendable(self.fn)
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
         check_count(self.method, "seed", self.seed, 0)
         if self.seed > _WORD:
@@ -50,12 +62,15 @@ class Map(Node):
             from asyncfeed.stages.generator import AwaitDrawing, CallDrawing  # noqa: PLC0415 - 8 ms to import
 
             fn = AwaitDrawing(fn, self.seed) if waits else CallDrawing(fn, self.seed)
+        concurrency = self.concurrency
+        if self.on == "process" and concurrency == "auto":
+            concurrency = usable_cores()
         return [
             Work(
                 fn,
-                "async" if waits else "thread",
+                "async" if waits else self.on,
                 placed=self.rng,
-                concurrency=self.concurrency,
+                concurrency=concurrency,
                 ordered=self.ordered,
                 on_error=self.on_error,
                 skip_limit=self.skip_limit or 0,
@@ -70,3 +85,29 @@ class Map(Node):
     def length(self, upstream: int) -> int | None:
         """As many as there were, unless some may be skipped."""
         return upstream if self.on_error == "raise" else None
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system tells
+        return os.cpu_count() or 1
+
+
+def _check_sendable(fn: Callable[..., Any]) -> None:
+    """Raise where another process cannot call `fn`."""
+    if is_async(fn):
+        raise PipelineError(
+            f'map: {fn!r} is async and runs on the event loop; leave out on="process", which is for functions '
+            "that compute"
+        )
+    if sys.platform == "win32":
+        raise PipelineError('map: on="process" needs a POSIX system; leave it out here')
+    try:
+        pickle.dumps(fn, 5)
+    except Exception as error:
+        raise PipelineError(
+            f"map: {fn!r} cannot be sent to another process ({error}); define it at the top level of a module, "
+            'or leave out on="process"'
+        ) from error

@@ -18,6 +18,8 @@ from asyncfeed.trees import Spec, Tree, flatten, unflatten
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from asyncfeed.stages.aligned import Empty
+
 Shape = tuple[int, ...]
 Sizes = int | tuple[int | None, ...] | None
 """The size of axis 0, or of each axis, None where it is free."""
@@ -70,30 +72,32 @@ class Pad(Node):
         """Return as many as come in."""
         return upstream
 
-    def stack(self, columns: Sequence[Column], spec: Spec, name: Name) -> Tree:
+    def stack(self, columns: Sequence[Column], spec: Spec, name: Name, empty: Empty = aligned_empty) -> Tree:
         """Return the padded batch of these columns, with the true lengths where they are asked for."""
         batch: list[NDArray[Any]] = []
         lengths: list[NDArray[np.int64] | None] = []
         for number, (column, value) in enumerate(zip(columns, self.values(spec), strict=True)):
             where = Where(spec, number, name)
             if any(map(_has_axes, column)):
-                batch.append(self.stack_column(column, value, where))
+                batch.append(self.stack_column(column, value, where, empty))
                 lengths.append(np.fromiter(map(len, column), np.int64, len(column)))
             else:
-                batch.append(stack(column, where))
+                batch.append(stack(column, where, empty))
                 lengths.append(None)
         tree = unflatten(spec, batch)
         return (tree, unflatten(spec, lengths)) if self.lengths else tree
 
-    def stack_column(self, column: Column, value: object, where: Where) -> NDArray[Any]:
+    def stack_column(
+        self, column: Column, value: object, where: Where, empty: Empty = aligned_empty
+    ) -> NDArray[Any]:
         """Return arrays of the same leaf as one array, padded to one shape."""
         dtype = common_dtype(column, where)
         shapes = list(map(np.shape, column))
         shape = self.shape_for(shapes, where)
         if set(shapes) == {shape}:
-            return join_arrays(column, shape, dtype)
+            return join_arrays(column, shape, dtype, empty)
         fill = fill_value(value, dtype, where)
-        out = aligned_empty((len(column), *shape), dtype)
+        out = empty((len(column), *shape), dtype)
         for row, leaf in zip(out, column, strict=True):
             if leaf.shape[1:] == shape[1:]:
                 row[: len(leaf)] = leaf

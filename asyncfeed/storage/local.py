@@ -8,7 +8,7 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from stat import S_ISDIR, S_ISREG
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from asyncfeed.storage.base import Bytes, File
 from asyncfeed.storage.glob import Boundary, Found, has_magic, walk
 
 # Opening a named pipe would wait for a writer; without blocking it opens at once and is then refused.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 Pattern = str | os.PathLike[str]
@@ -31,7 +31,7 @@ def read_into(file: File) -> Bytes:
     or that becomes shorter while it is read, is `Corrupt`; the descriptor is closed in every case.
     """
     path = file.path
-    fd = os.open(path, _FLAGS)
+    fd = os.open(path, FLAGS)
     try:
         status = os.fstat(fd)
         if not S_ISREG(status.st_mode):
@@ -53,27 +53,6 @@ def read_into(file: File) -> Bytes:
         if error.errno is not None and error.filename is None:
             error.filename = path  # fstat and read know the descriptor only
         raise
-    finally:
-        os.close(fd)
-
-
-def scatter(file: File, parts: Sequence[Any], size: int) -> bool:
-    """Read a file of exactly `size` bytes into buffers that are there, one after the other.
-
-    Returns False for any other file: one that is not as it was listed, of another size, no file at all. Then
-    the buffers may hold anything, and `read_into` says what is wrong. Blocks: call it on a thread.
-    """
-    fd = os.open(file.path, _FLAGS)
-    try:
-        status = os.fstat(fd)
-        as_listed = file.mtime_ns is None or file.mtime_ns == status.st_mtime_ns
-        return (
-            status.st_size == size
-            and as_listed
-            and (file.size is None or file.size == size)
-            and S_ISREG(status.st_mode)
-            and os.readv(fd, parts) == size
-        )
     finally:
         os.close(fd)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from asyncfeed.engine import hop
 from asyncfeed.engine.channel import SPAN
-from asyncfeed.engine.hop import Hops
+from asyncfeed.engine.hop import FEW, LATE, MANY, Hops
 from asyncfeed.stages.base import Work
 
 US = 1e-6
@@ -24,33 +25,40 @@ class Clock:
         return items, *self.told
 
 
-def hops(wall: float, cpu: float, *, unit: int = 1, concurrency: Any = "auto") -> Hops:
-    work = Work(abs, "thread", concurrency=concurrency)
-    return Hops(Clock(wall, cpu), work, "map(abs)", 8, unit)  # type: ignore[arg-type]
+def hops(wall: float, cpu: float, *, unit: int = 1) -> Hops:
+    return Hops(Clock(wall, cpu), Work(abs, "thread"), "map(abs)", unit)  # type: ignore[arg-type]
 
 
-def after(each: Hops, working: int = 1, rounds: int = 20) -> tuple[int, int]:
-    """Return the group size and the number of threads after some hops of one item."""
+def after(each: Hops, working: int = 1, rounds: int = 20) -> tuple[int, bool]:
+    """Return the group size, and whether more threads may help, after some hops of one item."""
     for _ in range(rounds):
         asyncio.run(each.run([1], None, working))
-    return each.group([1] * 1000, 0, 0.0), each.limit
+    return each.group(1000, [], 1.0), each.slow
 
 
 @pytest.mark.parametrize(
     ("wall", "expected"),
-    [(2 * US, (SPAN, 1)), (10 * US, (100, 1)), (40 * US, (25, 1)), (100 * US, (10, 8)), (5000 * US, (1, 8))],
+    [
+        (2 * US, (SPAN, False)),
+        (10 * US, (100, False)),
+        (40 * US, (25, False)),
+        (100 * US, (10, True)),
+        (5000 * US, (1, True)),
+    ],
 )
-def test_groups_are_worth_a_millisecond_and_slow_items_get_threads(wall: float, expected: tuple[int, int]) -> None:
+def test_groups_are_worth_a_millisecond_and_slow_items_get_threads(
+    wall: float, expected: tuple[int, bool]
+) -> None:
     """About 1 ms a hop; more than one thread only where an item takes longer than 50 us."""
-    size, limit = after(hops(wall, 0.0))
+    size, slow = after(hops(wall, 0.0))
     assert abs(size - expected[0]) <= 1
-    assert limit == expected[1]
+    assert slow is expected[1]
 
 
 def test_it_starts_with_one_item_and_one_thread_and_doubles() -> None:
     """Nothing is known before the first hop."""
     each = hops(US, US)
-    assert (each.group([1] * 9, 0, 0.0), each.limit) == (1, 1)
+    assert (each.group(9, [], 1.0), each.slow) == (1, False)
     assert [after(each, rounds=1)[0] for _ in range(4)] == [2, 4, 8, 16]
 
 
@@ -59,30 +67,50 @@ def test_a_slow_item_shrinks_the_group_at_once() -> None:
     each = hops(US, US)
     after(each)
     each._threads.told = 0.01, 0.0  # type: ignore[attr-defined]
-    assert after(each, rounds=1) == (1, 8)
+    assert after(each, rounds=1) == (1, True)
 
 
 def test_a_batch_is_as_slow_as_its_samples() -> None:
     """32 samples of 10 us are not one item of 320 us: one thread reads them best."""
-    assert after(hops(320 * US, 320 * US, unit=32))[1] == 1
-    assert after(hops(3200 * US, 0.0, unit=32))[1] == 8
+    assert not after(hops(320 * US, 320 * US, unit=32))[1]
+    assert after(hops(3200 * US, 0.0, unit=32))[1]
 
 
 def test_waiting_for_the_gil_does_not_pass_for_a_slow_item() -> None:
     """Eight threads that fight each measure eight times the work; that must not keep them all."""
-    assert after(hops(240 * US, 30 * US), working=8)[1] == 1
-    assert after(hops(5000 * US, 30 * US), working=8)[1] == 8
+    assert not after(hops(240 * US, 30 * US), working=8)[1]
+    assert after(hops(5000 * US, 30 * US), working=8)[1]
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "threads"),
+    [(5000, 5000, FEW), (5000, 500, 10), (5000, 10, MANY)],
+)
+def test_it_begins_with_as_many_threads_as_a_core_keeps_up_with(wall: float, cpu: float, threads: int) -> None:
+    """Who waits nine tenths of the time leaves room for nine others."""
+    each = hops(wall * US, cpu * US)
+    after(each)
+    assert each.worth == threads
 
 
 def test_a_group_is_at_most_a_megabyte() -> None:
     """By what the results weigh, not the items."""
     each = hops(US, US)
     after(each)
-    assert each.group([b"x" * 1000] * 64, 0, 100.0) == 10
-    assert each.group([b"x" * 1000] * 64, 0, 5000.0) == 1
+    assert each.group(64, [1000] * 64, 100.0) == 10
+    assert each.group(64, [1000] * 64, 5000.0) == 1
 
 
-def test_an_asked_concurrency_is_kept() -> None:
-    """Whoever asks for eight threads has them."""
-    assert hops(US, US, concurrency=8).limit == 8
-    assert after(hops(US, US, concurrency=8))[1] == 8
+def test_a_hop_whose_items_turn_slow_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty items of 5 ms are not kept waiting for each other because the ones before took nothing."""
+    now = [0.0]
+    monkeypatch.setattr(hop, "perf_counter", lambda: now[0])
+
+    def take(item: int) -> int:
+        now[0] += 0.005 if item >= 10 else 0.0
+        return -item
+
+    each = Hops(Clock(0, 0), Work(take, "thread"), "map(take)", 1)  # type: ignore[arg-type]
+    assert each.call(list(range(60)), None) == [-item for item in range(11)]
+    assert each.call([99], None) == [-99]
+    assert LATE * hop.HOP_SECONDS < 0.005

@@ -35,10 +35,15 @@ async def collect(pipeline: af.Pipeline[Any], memory_limit: int | None = None) -
     seed=st.integers(0, 2**32),
     limit=st.sampled_from([None, 1, 300, 5000]),
     length=st.sampled_from([1, 2, 3, 17, channel.SPAN]),
+    late=st.sampled_from([hop.LATE, -1]),
 )
-def test_a_pipeline_is_its_model(case: Case, seed: int, limit: int | None, length: int) -> None:
-    """The same items in the same order, on any schedule, in runs of any length, however little memory there is."""
+def test_a_pipeline_is_its_model(case: Case, seed: int, limit: int | None, length: int, late: float) -> None:
+    """The same items in the same order, on any schedule, in runs of any length, however little memory there is.
+
+    Also where each hop to a thread ends too late, after its first item.
+    """
     with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(hop, "LATE", late))
         for module in (channel, flat, hop, plan, source):
             patches.enter_context(mock.patch.object(module, "SPAN", length))
         got, used = run_virtual(collect(case.pipeline, limit), seed=seed)

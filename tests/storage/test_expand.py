@@ -128,7 +128,8 @@ def test_a_pattern_matches_what_the_standard_glob_matches(
         where.parent.mkdir(parents=True, exist_ok=True)
         where.touch()
     matches = glob.glob(f"{top}/{pattern}", recursive=True)  # noqa: PTH207 - it is the reference here
-    expected = sorted({path for path in matches if Path(path).is_file()})
+    # For "a/**", where a is a file, it returns "a/", which is nothing.
+    expected = sorted({path for path in matches if os.path.isfile(path)})  # noqa: PTH113
     if expected:
         assert [os.path.normpath(path) for path in paths(expand(f"{top}/{pattern}"))] == expected
     elif not has_exact(top, pattern):

@@ -37,6 +37,8 @@ def check() -> None:
     assert_type(ints.map(fetch), af.Pipeline[str])
     assert_type(ints.map(fetch).map(length), af.Pipeline[float])
     assert_type(ints.map(noisy, rng=True), af.Pipeline[float])
+    assert_type(ints.map(str, on="process"), af.Pipeline[str])
+    assert_type(ints.map(noisy, rng=True, on="process", concurrency=4), af.Pipeline[float])
     assert_type(ints.filter(bool).take(3).skip(1).shuffle(buffer=3).prefetch(2), af.Pipeline[int])
     assert_type(ints.enumerate(), af.Pipeline[tuple[int, int]])
     assert_type(ints.map(fetch).flat_map(words), af.Pipeline[str])
@@ -49,6 +51,32 @@ def check() -> None:
         assert_type(next(feed), str)
 
 
+@af.threadsafe_generator
+def shared_numbers(last: int) -> Iterator[int]:
+    yield last
+
+
+@af.threadsafe_generator
+async def shared_words(text: str) -> AsyncIterator[str]:
+    yield text
+
+
+def check_sharing() -> None:
+    assert_type(next(shared_numbers(3)), int)
+    assert_type(next(af.threadsafe([1.5])), float)
+    shared_numbers("3")  # type: ignore[arg-type]
+    with af.Coordinator([StopIteration]) as coord, af.items(range(3)).open(coord=coord) as feed:
+        assert_type(next(feed), int)
+        assert_type(coord.wait_for_stop(1), bool)
+        coord.request_stop("bad")  # type: ignore[arg-type]
+
+
+async def check_sharing_async() -> None:
+    assert_type(await anext(shared_words("a")), str)
+    async with af.Coordinator() as coord:
+        await coord.wait()
+
+
 async def check_async() -> None:
     async with af.items(range(3)).map(fetch).open() as feed:
         async for item in feed:
@@ -59,5 +87,6 @@ def check_mistakes() -> None:
     ints = af.items(range(3))
     ints.map(length)  # type: ignore[arg-type]
     ints.map(noisy)  # type: ignore[arg-type]
+    ints.map(str, on="gpu")  # type: ignore[call-overload]
     ints.batch("3")  # type: ignore[arg-type]
     ints.shuffle(7)  # type: ignore[call-arg]

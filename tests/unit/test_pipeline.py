@@ -171,9 +171,9 @@ def test_explain_says_how_it_runs() -> None:
     text = NUMBERS.shuffle().map(square).map(fetch, concurrency=7).batch(2).prefetch(5).explain(memory_limit=1000)
     assert text.splitlines() == [
         "items(range(0, 10)).shuffle()  10 items by number",
-        "map(square)                    up to 8 threads, in order",
+        "map(square)                    1 to 256 threads, in order",
         "map(fetch, concurrency=7)      up to 7 calls on the loop, in order",
-        "batch(2)                       regroups items on the loop; up to 8 threads, in order",
+        "batch(2)                       regroups items on the loop; 1 to 256 threads, in order",
         "prefetch(5)                    a queue",
         "-> consumer                    up to 5 ready",
         "memory: at most 1,000 bytes in flight, for all of it together",

@@ -1,0 +1,406 @@
+"""Coordinator: what runs together stops together, with TensorFlow's contract.
+
+Where TensorFlow's behaviour is a fault ours differs: `docs/tensorflow.md` has the table. What holds here:
+
+- **Asking takes no lock.** `request_stop` may be called by a signal's handler or the garbage collector on a
+  thread that is inside any method of the same coordinator. All state is a flag, and lists and dicts that are
+  changed in one step.
+- **Nobody polls.** Who waits registers a callback and then looks at the flag; who asks sets the flag and then
+  takes the callbacks. So one of the two sees the other, and each callback is taken once.
+- **Nothing reported is lost.** The first exception is raised by `join`, also where it came after a clean stop;
+  later ones are in `exceptions` and noted on the first. What a stop itself causes (`ClosedError` of a feed, a
+  cancellation) is no error once the stop was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from asyncfeed.coordinator.callbacks import Callbacks, Gate, on_loop, running_loop, settle
+from asyncfeed.coordinator.members import Member, TaskMember, ThreadMember, watch
+from asyncfeed.errors import ClosedError
+
+log = logging.getLogger("asyncfeed")
+
+GRACE = 120.0
+"""Seconds that `join` gives what it waits for once a stop was asked for; TensorFlow's default."""
+KEPT = 100
+"""How many exceptions are kept."""
+
+ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+
+
+class Coordinator:
+    """Coordinates threads, asyncio tasks and feeds: any of them can stop all, and one place hears of errors.
+
+    Threads look at `should_stop()` and are waited for by `join`. Tasks given to `register_task` are cancelled.
+    Feeds opened with `open(coord=...)` stop. `with` and `async with` ask for a stop at the end of the block, wait
+    for everything registered, and raise what was reported, or the body's own error if that was first.
+
+    Clean stop: an exception of `clean_stop_exception_types` asks for a stop and is no error. By default these are
+    the ends of data: `StopIteration`, `StopAsyncIteration`, `OutOfRangeError` of TensorFlow and of our queues.
+    A cancellation never counts as an error.
+
+    >>> import asyncfeed as af, threading
+    >>> coord = af.Coordinator()
+    >>> def work():
+    ...     with coord.stop_on_exception():
+    ...         raise ValueError("a bad sample")
+    >>> thread = threading.Thread(target=work)
+    >>> thread.start()
+    >>> coord.join([thread])
+    Traceback (most recent call last):
+    ValueError: a bad sample
+    """
+
+    def __init__(
+        self,
+        clean_stop_exception_types: Iterable[type[BaseException]] | None = None,
+        *,
+        stop_grace_period_secs: float = GRACE,
+    ) -> None:
+        """`stop_grace_period_secs` is what leaving a `with` block gives to what is registered."""
+        self._by_default = clean_stop_exception_types is None
+        self._clean: tuple[type[BaseException], ...] = (StopIteration, StopAsyncIteration)
+        if clean_stop_exception_types is not None:
+            self._clean = tuple(clean_stop_exception_types)
+        self._grace = stop_grace_period_secs
+        self._stopped = False
+        self._joined = False
+        self._errors: list[tuple[BaseException, TracebackType | None]] = []
+        self._callbacks = Callbacks()
+        self._threads: dict[threading.Thread, ThreadMember] = {}
+        self._tasks: dict[asyncio.Task[Any], TaskMember] = {}
+
+    # -- asking for a stop
+
+    def should_stop(self) -> bool:
+        """Return whether a stop was asked for; costs as much as reading an attribute."""
+        return self._stopped
+
+    def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
+        """Ask everything to stop, and report `ex`, an exception or what `sys.exc_info()` returned.
+
+        From any thread, task, signal handler or finalizer, any number of times. After `join` nobody else would
+        hear of `ex`: then it is raised here, as TensorFlow does.
+        """
+        try:
+            error, trace = _unpack(ex)
+        except TypeError:
+            self._request(None, None)  # a mistake in an error's path leaves nothing running
+            raise
+        if self._request(error, trace) and self._joined:
+            assert error is not None
+            raise error.with_traceback(trace)
+
+    def _request(self, error: BaseException | None, trace: TracebackType | None) -> bool:
+        """Stop; return whether the exception counts as an error."""
+        counts = error is not None and not self._is_clean(error)
+        if error is not None and counts:
+            self._record(error, trace)
+        self._stopped = True
+        self._call()
+        return counts
+
+    def _is_clean(self, error: BaseException) -> bool:
+        if isinstance(error, (*self._clean, asyncio.CancelledError, GeneratorExit)):
+            return True
+        if self._by_default and isinstance(error, _known("OutOfRangeError")):
+            return True
+        return self._stopped and isinstance(error, (ClosedError, *_known("CancelledError")))
+
+    def _record(self, error: BaseException, trace: TracebackType | None) -> None:
+        errors = self._errors
+        if len(errors) == KEPT or any(error is known for known, _ in errors):
+            return
+        errors.append((error, trace))
+        first = errors[0][0]
+        if first is not error:
+            text = "".join(traceback.format_exception_only(error)).strip()
+            first.add_note(f"asyncfeed: later the coordinator was told of {text}")
+
+    def _call(self) -> None:
+        raised = self._callbacks.call()
+        for error in raised:
+            self._record(error, error.__traceback__)
+        for error in raised:
+            if not isinstance(error, Exception):
+                raise error
+
+    @contextmanager
+    def stop_on_exception(self) -> Iterator[None]:
+        """Ask for a stop with the exception that leaves the block, and end the block quietly.
+
+        What is no `Exception` is handed on: `KeyboardInterrupt` and `SystemExit` also ask for a stop, a
+        cancellation and `GeneratorExit` do not.
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - this is what it is for; `join` raises it
+            self.request_stop(error)
+        except (KeyboardInterrupt, SystemExit) as error:
+            self._request(error, error.__traceback__)
+            raise
+
+    def clear_stop(self) -> None:
+        """Forget the stop and what was reported, to start anew; what has stopped stays so."""
+        self._joined = False
+        self._errors = []
+        self._stopped = False
+
+    @property
+    def exceptions(self) -> tuple[BaseException, ...]:
+        """The exceptions that were reported, the first of them first, at most a hundred."""
+        return tuple(error for error, _ in self._errors)
+
+    def raise_requested_exception(self) -> None:
+        """Raise the first exception that was reported, if any was."""
+        errors = self._errors
+        if errors:
+            error, trace = errors[0]
+            try:
+                # Always from the same point, so the traceback does not grow with every call.
+                raise error.with_traceback(trace)
+            finally:
+                del errors, error, trace, self  # the frames in the traceback would hold the exception, and it them
+
+    # -- hearing of a stop
+
+    def on_stop(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call `callback` once when a stop is asked for, on the thread that asks; return what takes it back.
+
+        At once where that has happened. It must be short and, where a signal's handler may ask, take no lock.
+        What it raises is reported like any exception, and the other callbacks are called all the same.
+        """
+        remove = self._callbacks.add(callback)
+        if self._stopped:
+            self._call()
+        return remove
+
+    def wait_for_stop(self, timeout: float | None = None) -> bool:
+        """Wait on this thread, at most `timeout` seconds; return whether a stop was asked for."""
+        if self._stopped:
+            return True
+        gate = Gate()
+        remove = self.on_stop(gate.open)
+        try:
+            return gate.wait(timeout) or self._stopped
+        finally:
+            remove()
+
+    async def wait(self) -> None:
+        """Wait, on any event loop, until a stop is asked for."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        remove = self.on_stop(partial(on_loop, future.get_loop(), settle, future))
+        try:
+            await future
+        finally:
+            remove()
+
+    # -- what stops together
+
+    def register_thread(self, thread: threading.Thread) -> None:
+        """Let `join` wait for this thread too; it may be started later."""
+        for other in list(self._threads):
+            if other.ident is not None and not other.is_alive():
+                self._threads.pop(other, None)
+        self._threads[thread] = ThreadMember(thread)
+
+    def register_task(self, task: asyncio.Task[Any], *, cancel: bool = True) -> None:
+        """Let a stop cancel this task, its failure ask for a stop, and joining wait for it.
+
+        To be called on the task's event loop. With `cancel=False` the task looks at `should_stop()` by itself.
+        """
+        loop = task.get_loop()
+        if running_loop() is not loop:
+            raise RuntimeError("register_task: call it on the event loop of the task")
+        self._tasks[task] = member = TaskMember(task)
+        remove = self.on_stop(partial(on_loop, loop, task.cancel)) if cancel else None
+
+        def ended(_: object) -> None:
+            if remove is not None:
+                remove()
+            self._tasks.pop(task, None)
+            try:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    self._request(error, error.__traceback__)
+            finally:
+                member.ended()
+
+        task.add_done_callback(ended)
+
+    # -- waiting for the end
+
+    @property
+    def joined(self) -> bool:
+        """Whether `join` has returned or raised."""
+        return self._joined
+
+    def join(
+        self,
+        threads: Iterable[threading.Thread] | None = None,
+        stop_grace_period_secs: float = GRACE,
+        ignore_live_threads: bool = False,
+    ) -> None:
+        """Wait until these threads and all that is registered have ended, then raise what was reported.
+
+        Waits as long as no stop is asked for, and `stop_grace_period_secs` from then on; a negative number does
+        not wait. What is registered after the call is left for the next.
+
+        Raises:
+            RuntimeError: something still runs, each named with its stack; not with `ignore_live_threads`, which
+                only logs them. An exception that was reported is raised instead.
+        """
+        members = self._members(threads or ())
+        loop = running_loop()
+        others = [m for m in members if m.alive() and not m.current()]
+        if loop is not None and any(isinstance(m, TaskMember) and m.on(loop) for m in others):
+            raise RuntimeError("join: tasks of this event loop could not end: write `await coord.join_async()`")
+        if others and not self._stopped:
+            gate = Gate()
+            remove = self.on_stop(gate.open)
+            try:
+                watch(others, gate.open)
+                gate.wait()
+            finally:
+                remove()
+        deadline = monotonic() + _bounded(stop_grace_period_secs)
+        for member in others:
+            member.wait(max(0.0, deadline - monotonic()))
+        self._conclude(members, stop_grace_period_secs, ignore_live_threads)
+
+    async def join_async(
+        self,
+        threads: Iterable[threading.Thread | asyncio.Task[Any]] | None = None,
+        stop_grace_period_secs: float = GRACE,
+        ignore_live_threads: bool = False,
+    ) -> None:
+        """Do as `join`, without holding up the event loop; tasks of this loop may be given, too."""
+        loop = asyncio.get_running_loop()
+        members = self._members(threads or ())
+        ended: asyncio.Future[None] = loop.create_future()
+        stopped: asyncio.Future[None] = loop.create_future()
+        remove = self.on_stop(partial(on_loop, loop, settle, stopped))
+        alive = [m for m in members if m.alive() and not m.current()]
+        tasks = [m.task for m in alive if isinstance(m, TaskMember) and m.on(loop)]
+        elsewhere = [m for m in alive if isinstance(m, ThreadMember) or not m.on(loop)]
+        left = len(tasks) + bool(elsewhere)
+
+        def one_ended(_: object = None) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                settle(ended)
+
+        try:
+            for task in tasks:
+                task.add_done_callback(one_ended)
+            if elsewhere:
+                watch(elsewhere, partial(on_loop, loop, one_ended))
+            if left:
+                await asyncio.wait([ended, stopped], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([ended], timeout=_bounded(stop_grace_period_secs))
+        finally:
+            remove()
+            for task in tasks:
+                task.remove_done_callback(one_ended)
+        self._conclude(members, stop_grace_period_secs, ignore_live_threads)
+
+    def _members(self, more: Iterable[threading.Thread | asyncio.Task[Any]]) -> list[Member]:
+        threads, tasks = self._threads.copy(), self._tasks.copy()
+        members: list[Member] = [*threads.values(), *tasks.values()]
+        for each in dict.fromkeys(more):
+            if isinstance(each, threading.Thread):
+                if each not in threads:
+                    members.append(ThreadMember(each))
+            elif each not in tasks:
+                if each.get_loop() is not running_loop():
+                    raise RuntimeError("join: a task of another event loop is registered there: register_task")
+                members.append(member := TaskMember(each))
+                each.add_done_callback(member.ended)
+        return members
+
+    def _conclude(self, members: list[Member], grace: float, ignore: bool) -> None:
+        self._joined = True
+        alive = [member for member in members if member.alive()]
+        for member in members:
+            if isinstance(member, ThreadMember):
+                self._threads.pop(member.thread, None)
+        self.raise_requested_exception()
+        if alive and ignore:
+            log.info("the coordinator leaves behind what still runs: %s", ", ".join(m.name for m in alive))
+        elif alive:
+            after = f"{grace:g} s after the stop was asked for" if self._stopped else "and waits for itself"
+            where = "\n".join(f"{member.name}, at:\n{member.where()}" for member in alive)
+            raise RuntimeError(f"{len(alive)} of what the coordinator joins still run, {after}:\n{where}")
+
+    def __enter__(self) -> Self:
+        """Return the coordinator."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Ask for a stop, join what is registered, raise what was reported first."""
+        self._request(error, trace)
+        try:
+            self.join(stop_grace_period_secs=self._grace)
+        except BaseException as raised:
+            if _outranks(error, raised):
+                return False
+            raise
+        return isinstance(error, Exception)
+
+    async def __aenter__(self) -> Self:
+        """Return the coordinator."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Ask for a stop, join what is registered, raise what was reported first."""
+        self._request(error, trace)
+        try:
+            await self.join_async(stop_grace_period_secs=self._grace)
+        except BaseException as raised:
+            if _outranks(error, raised):
+                return False
+            raise
+        return isinstance(error, Exception)
+
+
+def _outranks(error: BaseException | None, raised: BaseException) -> bool:
+    """Whether what left the block goes on, and not what joining raised: a cancellation and Ctrl-C always do."""
+    return error is raised or (
+        error is not None and not isinstance(error, Exception) and isinstance(raised, Exception)
+    )
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(0.0, seconds), threading.TIMEOUT_MAX)
+
+
+def _unpack(ex: BaseException | ExcInfo | None) -> tuple[BaseException | None, TracebackType | None]:
+    if isinstance(ex, BaseException):
+        return ex, ex.__traceback__
+    if ex is None or (isinstance(ex, tuple) and len(ex) == 3 and ex[1] is None):
+        return None, None
+    if isinstance(ex, tuple) and len(ex) == 3 and isinstance(ex[1], BaseException):
+        return ex[1], ex[2]
+    raise TypeError(f"request_stop: expected an exception or sys.exc_info(), not {ex!r}")
+
+
+def _known(name: str) -> tuple[type[BaseException], ...]:
+    """Return the exceptions of this name of those modules that the program has imported by itself."""
+    modules = (getattr(sys.modules.get("tensorflow"), "errors", None), sys.modules.get("asyncfeed.queues"))
+    return tuple(found for module in modules if isinstance(found := getattr(module, name, None), type))

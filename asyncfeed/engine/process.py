@@ -1,0 +1,180 @@
+"""One worker process, as its parent has it.
+
+Invariants:
+
+* It is a new program, never a fork. It leads a process group of its own: Ctrl-C is the parent's, and what the
+  function has started is killed with it.
+* It ends in one of four ways, none of which needs another: it is told to (the end of its socket) and ends after
+  its items; it is killed; the parent dies, which its socket shows it; nobody refers to it here any more. Then it
+  is reaped, and its socket and memory are closed.
+* Its number is not given to `kill` once it is reaped, as another process may have it then.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+from asyncfeed.engine import worker as program
+from asyncfeed.engine.shared import Arena
+
+_LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""How many threads numerical libraries start: in every process as many as there are cores, unless told."""
+
+
+class Worker:
+    """One worker process. Used by one thread at a time, but for `finish` and `kill`."""
+
+    def __init__(self, library_threads: int) -> None:
+        with ExitStack() as stack:
+            self._sock, theirs = map(stack.enter_context, socket.socketpair())
+            self.items = stack.enter_context(closing(Arena.new()))
+            self.results = stack.enter_context(closing(Arena.new()))
+            fds = (theirs.fileno(), self.items.fileno(), self.results.fileno())
+            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+            paths = [path or str(Path.cwd()) for path in sys.path if isinstance(path, str)]
+            environment = {name: str(library_threads) for name in _LIBRARIES} | os.environ
+            # It is to hear of no Ctrl-C until it knows what to do about it, and inherits what is blocked here.
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - it is our own
+                    [sys.executable, *flags, "-c", program.BOOT, *map(str, fds), *paths],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=fds,
+                    process_group=0,
+                    env=environment,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            stack.pop_all()
+        theirs.close()
+        self.pid = self._process.pid
+        self.alive = True
+        self.starting = True
+        self.killed = False
+        self._lock = threading.Lock()
+        self._reaped = False
+        self._poll = select.poll()
+        self._poll.register(self._sock, select.POLLIN)
+        # The socket may outlive the process, in a child of its own; this shows its end all the same.
+        self._pidfd = _open_pidfd(self.pid)
+        if self._pidfd is not None:
+            self._poll.register(self._pidfd, select.POLLIN)
+        self._release = weakref.finalize(
+            self, _release, os.getpid(), self._process, self._sock, self._pidfd, self.items, self.results
+        )
+
+    def ask(self) -> None:
+        """Let the process work on what is written, and wait until it is done, or dead: `alive` says which."""
+        try:
+            self._sock.send(b"?")
+            self._poll.poll()
+            self.alive = bool(self._sock.recv(1, socket.MSG_DONTWAIT))
+        except OSError:  # its end is closed, or it has ended without a word
+            self.alive = False
+        self._bury()
+
+    def check(self) -> bool:
+        """Return whether the process is there, and waits."""
+        self.alive = not self._poll.poll(0)
+        self._bury()
+        return self.alive
+
+    def _bury(self) -> None:
+        if not self.alive:
+            # It may have closed its end only, and what it has started may live; its exit status is what it was.
+            self.kill()
+
+    def finish(self) -> None:
+        """Tell the process to end when it has answered; never waits."""
+        with suppress(OSError):  # it has ended already
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def kill(self) -> None:
+        """Kill the process and what it started; never waits."""
+        self.killed = True
+        with self._lock:
+            if not self._reaped:
+                _kill_group(self.pid)
+
+    def end(self) -> int:
+        """Wait for the end of the process, close what belongs to it, and return its exit status."""
+        self.alive = False
+        with suppress(ChildProcessError):  # it is reaped already
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:
+            # Until here nothing else can have its number, so `kill` meets it and no other.
+            self._reaped = True
+            status = self._process.wait()
+        self._release()
+        return status
+
+    def obituary(self, when: str) -> str:
+        """Wait for the end, and say how the process has ended and how to find out more."""
+        status = self.end()
+        if status >= 0:
+            how, more = f"exited with status {status}", "what it wrote to stderr may say why"
+        else:
+            how = f"was killed by {_signal_name(-status)}"
+            more = "what it wrote to stderr says where it stood"
+            if -status == signal.SIGKILL:
+                more = "where memory is short the system does that, and its log (`dmesg`) says so"
+        return f"worker process {self.pid} {how} {when}; {more}"
+
+
+def main_script() -> tuple[str, str] | None:
+    """Return where another process finds the main script."""
+    if program.script is not None:
+        return program.script  # of the process that started this one
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return "module", spec.name
+    file = getattr(main, "__file__", None)
+    return ("path", str(Path(file).absolute())) if file and Path(file).is_file() else None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not every system has it
+        return None
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(OSError):  # it has ended already
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _release(
+    owner: int,
+    process: subprocess.Popen[bytes],
+    sock: socket.socket,
+    pidfd: int | None,
+    items: Arena,
+    results: Arena,
+) -> None:
+    """Close what belongs to a process; kill it where it lives, unless this is a fork of its parent."""
+    if os.getpid() == owner and process.poll() is None:
+        _kill_group(process.pid)
+        process.wait()
+    sock.close()
+    items.close()
+    results.close()
+    if pidfd is not None:
+        os.close(pidfd)

@@ -1,0 +1,228 @@
+"""Calling a sync function in processes of its own, for several items per hop.
+
+To the stage this is a hop as any other: one of the run's threads takes a group of items to an idle worker process,
+starting one where there is none, waits for it and brings the results. So order, groups, memory, errors and
+cancellation are those of threads. Invariants:
+
+* A worker is with one thread, or idle, or has ended. A thread waits for its answer or its end, whichever is
+  first, so a worker that dies answers, too: with the results it had and an error for the item it was at. The rest
+  of its group is given back, and another worker takes it.
+* No method that the event loop calls waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from asyncfeed.engine import worker as program
+from asyncfeed.engine.channel import SPAN
+from asyncfeed.engine.hop import DROPPED, Hops, Raised
+from asyncfeed.engine.origin import ItemPlace, note
+from asyncfeed.engine.process import Worker, main_script
+from asyncfeed.engine.shared import Arena, Failed
+from asyncfeed.engine.threads import Threads
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.base import Work
+from asyncfeed.stages.map import usable_cores
+
+log = logging.getLogger("asyncfeed")
+
+
+class ProcessHops(Hops):
+    """Groups the items of a stage into hops of about 10 ms or 1 MB of work, in processes."""
+
+    def __init__(self, threads: Threads, others: list[Processes], work: Work, name: str, unit: int) -> None:
+        super().__init__(threads, work, name, unit)
+        self._processes = Processes(work, name)
+        others.append(self._processes)
+
+    def group(self, count: int, costs: Sequence[int], ratio: float) -> int:
+        """Return how many of `count` items go into the next hop; items weigh as well as results."""
+        return super().group(count, costs, max(1.0, ratio))
+
+    async def run(self, items: list[Any], places: list[ItemPlace] | None, working: int) -> list[Any]:
+        """Call the function in a process, and learn from how long it took there."""
+        results, seconds = await self._threads.run(self._name, self._processes.call, items, places)
+        self._learn(seconds / max(1, len(results)))
+        return results
+
+    def _learn(self, seconds: float) -> None:
+        before = self._seconds
+        self._seconds = now = seconds if before is None else max(seconds, 0.75 * before + 0.25 * seconds)
+        self._size = max(1, min(int(program.HOP_SECONDS / max(now, 1e-9)), 2 * self._size, SPAN))
+
+
+class Processes:
+    """The worker processes of one stage: started when needed, reused, as many as there are calls at a time."""
+
+    def __init__(self, work: Work, name: str) -> None:
+        self._fn = work.fn
+        self._name = name
+        self._goes_on = work.on_error == "skip"
+        most = usable_cores() if work.concurrency == "auto" else work.concurrency
+        self._library_threads = max(1, usable_cores() // most)
+        self._lock = threading.Lock()
+        self._workers: set[Worker] = set()
+        self._idle: list[Worker] = []
+        self._stopping = False
+
+    # -- on threads
+
+    def call(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[list[Any], float]:
+        """Call the function for the items; return the results, maybe fewer, and the seconds it took.
+
+        Raises where a worker cannot be started: that is no item's fault.
+        """
+        worker = self._take()
+        if worker is None:
+            return [DROPPED] * len(items), 0.0  # the run is stopping: nobody looks
+        try:
+            results, seconds = self._ask(worker, items, places)
+        finally:
+            self._give_back(worker)
+        if self._stopping:
+            return [DROPPED] * len(items), 0.0
+        if type(results[-1]) is Raised and not self._goes_on:
+            # The stream ends at this item; what comes after it in the group is not wanted.
+            results.extend([DROPPED] * (len(items) - len(results)))
+        return results, seconds
+
+    def _ask(self, worker: Worker, items: list[Any], places: list[ItemPlace] | None) -> tuple[list[Any], float]:
+        unsent: Raised | None = None
+        worker.items.begin()
+        sent = 0
+        for item in items:
+            place = None if places is None else program.SentPlace(places[sent].epoch, places[sent].ordinal)
+            try:
+                worker.items.put((item,) if place is None else (item, place))
+            except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
+                note(error, f"asyncfeed: an item of type {type(item).__qualname__} cannot go to another process")
+                unsent = Raised(error)
+                break
+            sent += 1
+        results: list[Any] = []
+        seconds = 0.0
+        if sent:
+            worker.ask()
+            count, seconds = worker.results.open()
+            results.extend(_read(worker.results) for _ in range(count))
+            if not worker.alive and len(results) < sent:
+                results.append(Raised(RuntimeError(self._obituary(worker, "while it worked on this item"))))
+                return results, seconds
+        if unsent is not None and len(results) == sent:
+            results.append(unsent)
+        return results, seconds
+
+    def _take(self) -> Worker | None:
+        """Return an idle worker or a new one; None where the run is stopping."""
+        while True:
+            with self._lock:
+                if self._stopping:
+                    return None
+                if not self._idle:
+                    break
+                worker = self._idle.pop()
+            if worker.check():
+                return worker
+            how = self._obituary(worker, "while it had nothing to do")
+            self._forget(worker)
+            if not self._stopping:
+                log.warning(how)
+        return self._start()
+
+    def _give_back(self, worker: Worker) -> None:
+        with self._lock:
+            idle = worker.alive and not self._stopping
+            if idle:
+                self._idle.append(worker)
+        if not idle:
+            self._end(worker)
+
+    def _start(self) -> Worker | None:
+        if program.importing:
+            raise PipelineError(
+                f"{self._name}: this is a worker process, which imports the main script to find something in it, "
+                "and the script opens the pipeline again. Put what the script does under "
+                '`if __name__ == "__main__":`, or the function into a module of its own'
+            )
+        # What the main script defines has that name there; multiprocessing does the same.
+        sys.modules.setdefault(program.MAIN, sys.modules["__main__"])
+        worker = Worker(self._library_threads)
+        with self._lock:
+            self._workers.add(worker)
+            if self._stopping:
+                worker.kill()
+        try:
+            worker.items.begin()
+            worker.items.put(tuple(program.Setup(self._name, self._goes_on, sys.argv, main_script())))
+            worker.items.put(self._fn)
+            worker.ask()
+            failed = worker.results.get() if worker.results.open()[0] else None
+            if failed is not None:
+                raise PipelineError(
+                    f"{self._name}: a worker process cannot load the function: {failed.text}"
+                ) from failed.unpack()
+            if not worker.alive:
+                if self._stopping:
+                    self._end(worker)
+                    return None
+                raise PipelineError(self._obituary(worker, "while it was starting"))
+            worker.starting = False
+        except BaseException:
+            self._end(worker)
+            raise
+        return worker
+
+    def _end(self, worker: Worker) -> None:
+        worker.finish()
+        worker.end()
+        self._forget(worker)
+
+    def _obituary(self, worker: Worker, when: str) -> str:
+        return f"{self._name}: {worker.obituary(when)}"
+
+    def _forget(self, worker: Worker) -> None:
+        with self._lock:
+            self._workers.discard(worker)
+
+    # -- on the loop
+
+    def stop(self, threads: Threads) -> None:
+        """Tell all workers to end after what they are at; threads wait for them."""
+        with self._lock:
+            self._stopping = True
+            idle, self._idle = self._idle, []
+            for worker in self._workers:
+                worker.finish()
+                if worker.starting:  # it would import all that it needs before it looked
+                    worker.kill()
+        for worker in idle:
+            try:
+                threads.submit(f"ending a process of {self._name}", self._end, worker)
+            except RuntimeError:  # the interpreter ends, and starts no more threads
+                worker.kill()
+                self._end(worker)
+
+    def kill(self) -> bool:
+        """Kill the workers that are left, with what they started; return whether there were any."""
+        with self._lock:
+            left = list(self._workers)
+        for worker in left:
+            if not worker.killed:
+                log.warning("%s: its process %d did not end when told to, and is killed", self._name, worker.pid)
+                worker.kill()
+        return bool(left)
+
+
+def _read(arena: Arena) -> Any:
+    """Return the next result, or what its item raised."""
+    try:
+        value = arena.get()
+    except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
+        note(error, "asyncfeed: the result cannot be brought from its process")
+        return Raised(error)
+    return Raised(value.unpack()) if type(value) is Failed else value

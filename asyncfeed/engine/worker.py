@@ -1,0 +1,166 @@
+"""What runs in a worker process: calls of one function, for the groups of items that the parent writes.
+
+Invariants:
+
+* It ends when the parent asks for nothing more, after the items it has; when the parent dies, at once, with all
+  that it started, even if the function hangs.
+* The parent's main script is imported only where something is asked for that is defined there, under the name
+  `__mp_main__`, as multiprocessing does; while it is, no process may be started.
+* Of itself it writes nothing to the terminal, but where C code breaks down: a Ctrl-C is the parent's, and every
+  error goes there.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from time import perf_counter
+from types import CoroutineType, ModuleType
+from typing import Any, NamedTuple
+
+from asyncfeed.engine.shared import Arena, Failed
+from asyncfeed.errors import PipelineError
+
+BOOT = """
+import sys
+sys.path[:] = sys.argv[4:]
+from asyncfeed.engine.worker import main
+main(*map(int, sys.argv[1:4]))
+"""
+"""The program: descriptors of the socket and both arenas are its first arguments, the rest is `sys.path`."""
+HOP_SECONDS = 10e-3
+"""How much work goes to a process at a time: a hop costs 0.2 ms of both processes' time."""
+LATE = 4
+"""A hop that takes this many times as long as it should ends early, and the rest of its items is taken anew."""
+MAIN = "__mp_main__"
+"""The name under which a worker process has the parent's main script."""
+
+importing = False
+"""Whether this is a worker process that is just importing the main script."""
+script: tuple[str, str] | None = None
+"""In a worker process, the parent's main script: see `Setup`."""
+
+
+class Setup(NamedTuple):
+    """What a worker process is told first; the function follows."""
+
+    name: str
+    """The stage, as it is written in the description."""
+    goes_on: bool
+    """Whether the items after one that failed are wanted."""
+    argv: list[str]
+    script: tuple[str, str] | None
+    """The main script: ("module", its name) or ("path", its file); None where it cannot be imported."""
+
+
+class SentPlace(NamedTuple):
+    """Where an item stands, as far as it is known here."""
+
+    epoch: int
+    ordinal: Any
+
+
+def main(lifeline: int, items: int, results: int) -> None:
+    """Run to the end; the arguments are descriptors."""
+    # Not SIG_IGN, which the programs that a function starts would inherit.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    faulthandler.enable()  # where C code breaks down, that alone can say where
+    parent = socket.socket(fileno=lifeline)
+    threading.Thread(target=_die_with, args=(parent,), name="asyncfeed-lifeline", daemon=True).start()
+    with suppress(ConnectionError):  # the parent is gone, or wants nothing any more
+        _serve(parent, Arena(items), Arena(results))
+
+
+def _die_with(parent: socket.socket) -> None:
+    """Wait until the parent has died, and end this process and what it started."""
+    poll = select.poll()
+    poll.register(parent, 0)  # nothing but the end: both directions are closed
+    poll.poll()
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
+    global script
+    if not parent.recv(1):
+        return
+    results.begin()
+    items.open()
+    try:
+        setup = Setup(*items.get())
+        script, sys.argv = setup.script, setup.argv
+        sys.modules["__main__"] = sys.modules[MAIN] = _Main(setup.script)
+        fn = items.get()
+    except BaseException as error:  # noqa: BLE001 - the parent reports it, whatever it is
+        results.put(Failed(error))
+        parent.send(b".")
+        return
+    parent.send(b".")
+    while parent.recv(1):
+        started = perf_counter()
+        results.begin()
+        for _ in range(items.open()[0]):
+            good = _call(fn, items, results, setup.name)
+            if not (good or setup.goes_on) or perf_counter() - started > LATE * HOP_SECONDS:
+                break
+        results.finish(perf_counter() - started)
+        parent.send(b".")
+
+
+def _call(fn: Any, items: Arena, results: Arena, name: str) -> bool:
+    """Call the function for the next item and put down what comes of it; return whether that is a result."""
+    try:
+        result = fn(*items.get())
+        if type(result) is CoroutineType:
+            result.close()
+            message = f"{name} returned a coroutine; declare the function with `async def`"
+            raise TypeError(message)
+    except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
+        results.put(Failed(error))
+        return False
+    try:
+        results.put(result)
+    except BaseException as error:  # noqa: BLE001
+        with suppress(Exception):
+            error.add_note(f"asyncfeed: a result of type {type(result).__qualname__} cannot leave its process")
+        results.put(Failed(error))
+        return False
+    return True
+
+
+class _Main(ModuleType):
+    """Stands for the main script until something in it is asked for."""
+
+    def __init__(self, script: tuple[str, str] | None) -> None:
+        super().__init__(MAIN)
+        self._script = script
+
+    def __getattr__(self, name: str) -> Any:
+        global importing
+        if name.startswith("__") or importing:
+            raise AttributeError(f"module '__main__' has no attribute {name!r}")
+        if self._script is None:
+            raise PipelineError(
+                f"{name!r} is defined in a session without a file (stdin, a prompt, a notebook), which no other "
+                "process can import: put it into a module of its own"
+            )
+        kind, where = self._script
+        importing = True
+        try:
+            if kind == "module":
+                found = runpy.run_module(where, run_name=MAIN, alter_sys=True)
+            else:
+                found = runpy.run_path(where, run_name=MAIN)
+        finally:
+            importing = False
+        module = ModuleType(MAIN)
+        module.__dict__.update(found)
+        sys.modules["__main__"] = sys.modules[MAIN] = module
+        return getattr(module, name)

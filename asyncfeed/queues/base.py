@@ -1,0 +1,371 @@
+"""The queue that tasks and threads use: the attempts under a lock, and how their owners wait.
+
+An attempt is finished by whoever makes it possible, on whatever thread: then its owner is woken, a task by its
+future and a thread by its lock. Whether an attempt has finished is decided under the queue's lock alone, so a
+cancellation, a time-out and Ctrl-C come before that or after it. Before, the attempt is withdrawn and had no
+effect. After, a time-out returns the result after all; what a cancelled task or an interrupted thread was just
+being given goes back to where it came from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+
+from asyncfeed.queues.attempts import Attempt, Attempts, Close, Dequeue, Enqueue, OutOfRangeError
+from asyncfeed.queues.elements import Elements, Shape
+from asyncfeed.queues.stores import Element, Store
+
+
+class QueueBase:
+    """What the four queues have in common: see `FIFOQueue`.
+
+    Every operation comes three times: for tasks (`await q.enqueue(x)`), for threads (`q.enqueue_blocking(x,
+    timeout=None)`, which raises `TimeoutError`), and without waiting (`q.enqueue_nowait(x)`, which raises
+    `asyncio.QueueFull` or `asyncio.QueueEmpty` and has no effect where it would have to wait). One queue serves
+    tasks of several loops and threads at the same time.
+    """
+
+    def __init__(
+        self, elements: Elements, store: Store, *, capacity: int, name: str, keep: int = 0, whole: bool = False
+    ) -> None:
+        if not operator.index(capacity):
+            raise ValueError("a queue of capacity 0 can never hold anything; a negative capacity means no bound")
+        self._name = name
+        self._elements = elements
+        self._attempts = Attempts(
+            store, name=repr(self), capacity=capacity if capacity > 0 else None, keep=keep, whole=whole
+        )
+        self._lock = threading.Lock()
+
+    # -- what it is
+
+    @property
+    def name(self) -> str:
+        """What error messages call the queue."""
+        return self._name
+
+    @property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """The dtype of each component."""
+        return list(self._elements.dtypes)
+
+    @property
+    def shapes(self) -> list[Shape] | None:
+        """The shape of each component, None where sizes vary; None in place of the list if they are not known."""
+        return None if self._elements.shapes is None else list(self._elements.shapes)
+
+    @property
+    def names(self) -> list[str] | None:
+        """The name of each component, or None."""
+        return None if self._elements.names is None else list(self._elements.names)
+
+    def size(self) -> int:
+        """Return how many elements are in the queue: not those that a waiting `dequeue_many` has collected."""
+        return len(self._attempts.store)
+
+    __len__ = size
+
+    def __bool__(self) -> bool:
+        """Return True: an empty queue is still a queue."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Return whether the queue is closed: not yet while a `close` waits for pending enqueues."""
+        return self._attempts.closed
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+    # -- enqueue
+
+    async def enqueue(self, value: Any) -> None:
+        """Add one element, after waiting for room.
+
+        A list or tuple holds the components; a queue of one component also takes the bare array; one with names
+        takes a dict. Arrays of the right dtype are not copied, so do not write into them afterwards. Raises
+        `ClosedError` where the queue is closed, now or while this waits with `cancel_pending_enqueues`;
+        `ValueError` and `TypeError` for what is no element. Cancelled, it leaves nothing in the queue, unless
+        somebody has taken the element in that very moment.
+        """
+        element = self._elements.one(value)
+        if not self._put(element):
+            await self._wait(Enqueue([element]))
+
+    def enqueue_blocking(self, value: Any, timeout: float | None = None) -> None:
+        """Do what `enqueue` does from a thread; `TimeoutError` after `timeout` seconds."""
+        element = self._elements.one(value)
+        _refuse_loop("enqueue")
+        if not self._put(element):
+            self._block(Enqueue([element]), timeout)
+
+    def enqueue_nowait(self, value: Any) -> None:
+        """Do what `enqueue` does now, or raise `asyncio.QueueFull`."""
+        element = self._elements.one(value)
+        if not self._put(element):
+            self._now(Enqueue([element]))
+
+    async def enqueue_many(self, values: Any) -> None:
+        """Add the elements in a batch: slices of each component along its first axis, in order.
+
+        They enter one by one as there is room, so a batch may be larger than the capacity. Those that have
+        entered stay, whatever happens to the rest. The slices are views. A batch of none never waits or fails.
+        """
+        await self._wait(Enqueue(self._elements.many(values)))
+
+    def enqueue_many_blocking(self, values: Any, timeout: float | None = None) -> None:
+        """Do what `enqueue_many` does from a thread; the `TimeoutError` says how many have entered."""
+        _refuse_loop("enqueue_many")
+        self._block(Enqueue(self._elements.many(values)), timeout)
+
+    def enqueue_many_nowait(self, values: Any) -> None:
+        """Add the whole batch now, or nothing of it and raise `asyncio.QueueFull`."""
+        self._now(Enqueue(self._elements.many(values)))
+
+    # -- dequeue
+
+    async def dequeue(self) -> Any:
+        """Remove one element and return it, after waiting for one.
+
+        Returns a tuple of arrays, one for each component; the bare array where there is one; a dict where there
+        are names. Raises `OutOfRangeError` where the queue is closed and has nothing left. Cancelled, it takes
+        nothing.
+        """
+        element = self._take()
+        if element is None:
+            element = (await self._wait(Dequeue(1)))[0]
+        return self._elements.shown(element)
+
+    def dequeue_blocking(self, timeout: float | None = None) -> Any:
+        """Do what `dequeue` does from a thread; `TimeoutError` after `timeout` seconds."""
+        _refuse_loop("dequeue")
+        element = self._take()
+        if element is None:
+            element = self._block(Dequeue(1), timeout)[0]
+        return self._elements.shown(element)
+
+    def dequeue_nowait(self) -> Any:
+        """Do what `dequeue` does now, or raise `asyncio.QueueEmpty`."""
+        element = self._take()
+        if element is None:
+            element = self._now(Dequeue(1))[0]
+        return self._elements.shown(element)
+
+    async def dequeue_many(self, n: int) -> Any:
+        """Remove `n` elements and return them as a batch, stacked along a new first axis.
+
+        It collects them as they come, and dequeues that come later wait behind it. Raises `OutOfRangeError`
+        where the queue is closed with fewer left; what was collected goes back, for others to take. `n` = 0 gives
+        an empty batch at once. The shapes of the components must be known.
+        """
+        return self._elements.stacked(await self._wait(self._several(n, up_to=False)))
+
+    def dequeue_many_blocking(self, n: int, timeout: float | None = None) -> Any:
+        """Do what `dequeue_many` does from a thread; `TimeoutError` after `timeout` seconds."""
+        _refuse_loop("dequeue_many")
+        return self._elements.stacked(self._block(self._several(n, up_to=False), timeout))
+
+    def dequeue_many_nowait(self, n: int) -> Any:
+        """Do what `dequeue_many` does now, or take nothing and raise `asyncio.QueueEmpty`."""
+        return self._elements.stacked(self._now(self._several(n, up_to=False)))
+
+    async def dequeue_up_to(self, n: int) -> Any:
+        """Do what `dequeue_many` does; where the queue is closed with fewer left, return those.
+
+        Raises `OutOfRangeError` where the queue is closed with nothing left.
+        """
+        return self._elements.stacked(await self._wait(self._several(n, up_to=True)))
+
+    def dequeue_up_to_blocking(self, n: int, timeout: float | None = None) -> Any:
+        """Do what `dequeue_up_to` does from a thread; `TimeoutError` after `timeout` seconds."""
+        _refuse_loop("dequeue_up_to")
+        return self._elements.stacked(self._block(self._several(n, up_to=True), timeout))
+
+    def dequeue_up_to_nowait(self, n: int) -> Any:
+        """Do what `dequeue_up_to` does now, or take nothing and raise `asyncio.QueueEmpty`."""
+        return self._elements.stacked(self._now(self._several(n, up_to=True)))
+
+    def __aiter__(self) -> Self:
+        """Return the queue itself: iterating dequeues until it is closed and empty."""
+        return self
+
+    async def __anext__(self) -> Any:
+        """Return the next element."""
+        try:
+            return await self.dequeue()
+        except OutOfRangeError:
+            raise StopAsyncIteration from None
+
+    def __iter__(self) -> Self:
+        """Return the queue itself: iterating dequeues, for a thread, until it is closed and empty."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next element; waits for it in a thread."""
+        try:
+            return self.dequeue_blocking()
+        except OutOfRangeError:
+            raise StopIteration from None
+
+    # -- close
+
+    async def close(self, cancel_pending_enqueues: bool = False) -> None:
+        """Close the queue: nothing more comes in, and what is in it can still be taken.
+
+        Enqueues that wait already are waited for, and the queue is open till they have entered; with
+        `cancel_pending_enqueues` they fail with `ClosedError` instead, and it closes at once. Closing a closed
+        queue raises `ClosedError`, but never with `cancel_pending_enqueues`.
+        """
+        if cancel_pending_enqueues:
+            self._cut()
+        else:
+            await self._wait(Close())
+
+    def close_blocking(self, cancel_pending_enqueues: bool = False, timeout: float | None = None) -> None:
+        """Do what `close` does from a thread; after `timeout` seconds, `TimeoutError`, and it stays open."""
+        if cancel_pending_enqueues:
+            self._cut()
+        else:
+            _refuse_loop("close")
+            self._block(Close(), timeout)
+
+    def close_nowait(self, cancel_pending_enqueues: bool = False) -> None:
+        """Do what `close` does, without waiting: the queue closes once the pending enqueues have entered."""
+        if cancel_pending_enqueues:
+            self._cut()
+        else:
+            attempt = Close()
+            self._push(attempt)
+            if attempt.error is not None:
+                raise attempt.error
+
+    def _cut(self) -> None:
+        with self._lock:
+            finished = self._attempts.cut()
+        self._wake(finished)
+
+    # -- attempts
+
+    def _several(self, n: int, *, up_to: bool) -> Dequeue:
+        self._elements.check_stackable()
+        if (n := operator.index(n)) < 0:
+            raise ValueError(f"{n} elements were wanted; it takes 0 or more")
+        return Dequeue(n, up_to=up_to)
+
+    def _put(self, element: Element) -> bool:
+        attempts = self._attempts
+        with self._lock:
+            if not attempts.put(element):
+                return False
+            if not attempts.dequeues:
+                return True
+            finished = attempts.flush()
+        self._wake(finished)
+        return True
+
+    def _take(self) -> Element | None:
+        attempts = self._attempts
+        with self._lock:
+            element = attempts.take()
+            if element is None or not attempts.enqueues:
+                return element
+            finished = attempts.flush()
+        self._wake(finished)
+        return element
+
+    def _push(self, attempt: Attempt) -> None:
+        with self._lock:
+            finished = self._attempts.push(attempt)
+        self._wake(finished)
+
+    def _withdraw(self, attempt: Attempt) -> None:
+        with self._lock:
+            finished = self._attempts.withdraw(attempt)
+        self._wake(finished)
+
+    def _wake(self, finished: list[Attempt]) -> None:
+        for attempt in finished:
+            if attempt.wake() is False:  # its loop is closed: what it was given is for others
+                self._withdraw(attempt)
+
+    def _now(self, attempt: Attempt) -> list[Element]:
+        with self._lock:
+            if not self._attempts.would_finish(attempt):
+                raise asyncio.QueueEmpty if isinstance(attempt, Dequeue) else asyncio.QueueFull
+            finished = self._attempts.push(attempt)
+        self._wake(finished)
+        return _outcome(attempt)
+
+    async def _wait(self, attempt: Attempt) -> list[Element]:
+        """Push an attempt and wait for it in a task."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        attempt.wake = partial(_wake_task, loop, future)
+        try:
+            self._push(attempt)
+            await future
+        except BaseException:  # cancelled, or the coroutine was closed
+            self._withdraw(attempt)
+            raise
+        return _outcome(attempt)
+
+    def _block(self, attempt: Attempt, timeout: float | None) -> list[Element]:
+        """Push an attempt and wait for it in a thread."""
+        done = threading.Lock()
+        done.acquire()
+        attempt.wake = done.release
+        seconds = -1.0 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        try:
+            self._push(attempt)
+            in_time = done.acquire(timeout=seconds)
+        except BaseException:  # Ctrl-C
+            self._withdraw(attempt)
+            raise
+        if not in_time:
+            self._give_up(attempt, seconds)
+        return _outcome(attempt)
+
+    def _give_up(self, attempt: Attempt, seconds: float) -> None:
+        """Withdraw an attempt whose time is over, unless it has finished after all."""
+        with self._lock:
+            if attempt.finished:
+                return
+            finished = self._attempts.withdraw(attempt)
+        self._wake(finished)
+        entered = ""
+        if isinstance(attempt, Enqueue) and len(attempt.elements) > 1:
+            entered = f"; {attempt.entered} of {len(attempt.elements)} elements have entered, and stay"
+        raise TimeoutError(f"{self!r} let {type(attempt).__name__.lower()} wait for {seconds:g} s{entered}")
+
+
+def _outcome(attempt: Attempt) -> list[Element]:
+    if attempt.error is not None:
+        raise attempt.error
+    return attempt.taken if isinstance(attempt, Dequeue) else []
+
+
+def _refuse_loop(method: str) -> None:
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public one raises, which costs more
+        raise RuntimeError(f"{method}_blocking would block this thread's event loop: use `await {method}(...)`")
+
+
+def _wake_task(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> bool:
+    """Resolve a task's future on its loop, from wherever this is; return False where the loop has closed."""
+    if asyncio._get_running_loop() is loop:  # noqa: SLF001 - the public one raises where none runs
+        _resolve(future)
+        return True
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(_resolve, future)
+        return True
+    return False
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():  # cancelled, and its task has not run since
+        future.set_result(None)

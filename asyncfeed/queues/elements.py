@@ -1,0 +1,225 @@
+"""What an element is: its components, their dtypes and shapes, and how elements become a batch.
+
+An element is a tuple of NumPy arrays, one for each dtype. Arrays are handed on and never copied, except by
+`stacked`, which makes a batch of several elements.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncfeed.queues.stores import Element
+
+Array: TypeAlias = npt.NDArray[Any]
+Shape: TypeAlias = tuple[int | None, ...]
+
+STRING: np.dtype[Any] = np.dtype(object)
+# The names that mean something else to NumPy, or nothing.
+NAMED = {"float": np.float32, float: np.float32, "string": object, "str": object, "bytes": object}
+NAMED |= {str: object, bytes: object}
+
+
+# -- constructor arguments
+
+
+def as_dtypes(dtypes: Any) -> list[np.dtype[Any]]:
+    """Return a list of dtypes from one or several: NumPy's, TensorFlow's, or names.
+
+    "float" means float32, as it does to TensorFlow. Strings (`tf.string`, "string", `object`, `bytes`, `str`) are
+    bytes in arrays of dtype object.
+    """
+    several = list(dtypes) if isinstance(dtypes, list | tuple) else [dtypes]
+    return [_as_dtype(dtype) for dtype in several]
+
+
+def _as_dtype(dtype: Any) -> np.dtype[Any]:
+    dtype = getattr(dtype, "as_numpy_dtype", dtype)
+    if dtype is None:
+        raise TypeError('a dtype is missing: give each component one, as in dtypes=["float32", "int64"]')
+    found = np.dtype(NAMED.get(dtype, dtype) if isinstance(dtype, str | type) else dtype)
+    return STRING if found.kind in "SUO" else found
+
+
+def as_shapes(shapes: Any) -> list[Shape] | None:
+    """Return a list of shapes from one or several, or None where there are none.
+
+    A shape is a tuple, a `tf.TensorShape`, or an int for a vector; None stands for a size that varies.
+    """
+    if shapes is None:
+        return None
+    if hasattr(shapes, "as_list"):
+        return [_as_shape(shapes)]
+    if not isinstance(shapes, list | tuple):
+        raise TypeError(f"shapes is a list of shapes, one for each dtype; this is {type(shapes).__name__}")
+    if all(size is None or isinstance(size, int) for size in shapes):  # it is one shape
+        return [_as_shape(shapes)]
+    return [_as_shape(shape) for shape in shapes]
+
+
+def _as_shape(shape: Any) -> Shape:
+    if shape is None or getattr(shape, "rank", 0) is None:
+        raise ValueError("a shape is unknown: say how many dimensions it has, as in (None, 40)")
+    if hasattr(shape, "as_list"):
+        shape = shape.as_list()
+    if isinstance(shape, int):
+        shape = (shape,)
+    return tuple(None if size is None else operator.index(size) for size in shape)
+
+
+# -- elements
+
+
+class Elements:
+    """The elements of one queue: checks what comes in, and gives out what the user sees."""
+
+    def __init__(
+        self, dtypes: list[np.dtype[Any]], shapes: list[Shape] | None, names: Any, *, priority: bool = False
+    ) -> None:
+        self.dtypes = dtypes
+        self.shapes = shapes
+        self.names: list[str] | None = None
+        if not dtypes:
+            raise ValueError("a queue needs at least one dtype")
+        if shapes is not None and len(shapes) != len(dtypes):
+            raise ValueError(f"a shape for each of the {len(dtypes)} components is needed, not {len(shapes)}")
+        if names is not None:
+            self.names = [names] if isinstance(names, str) else list(names)
+            if len(self.names) != len(dtypes):
+                raise ValueError(f"a name for each of the {len(dtypes)} components is needed, not {self.names}")
+        checked: list[Shape | None] = [None] * len(dtypes) if shapes is None else list(shapes)
+        if priority:
+            checked[0] = ()
+        labels = map(str, range(len(dtypes))) if self.names is None else map(repr, self.names)
+        self._components = list(zip(labels, dtypes, checked, strict=True))
+        # The case that is worth a way of its own: one array, and it is as it should be.
+        self._single = len(dtypes) == 1 and self.names is None and dtypes[0] is not STRING
+        self._dtype, self._shape = dtypes[0], checked[0]
+
+    def one(self, value: Any) -> Element:
+        """Return the element that a user's value stands for; raise `ValueError` or `TypeError` if it is none."""
+        if (
+            self._single
+            and type(value) is np.ndarray
+            and value.dtype == self._dtype
+            and (self._shape is None or value.shape == self._shape)
+        ):
+            return (value,)
+        element = tuple(
+            as_array(part, dtype, name)
+            for part, (name, dtype, _) in zip(self._parts(value), self._components, strict=True)
+        )
+        for array, (name, _, shape) in zip(element, self._components, strict=True):
+            _check_shape(array.shape, shape, name)
+        return element
+
+    def many(self, value: Any) -> list[Element]:
+        """Return the elements in a batch: slices of each component along its first axis. They are views."""
+        arrays = [
+            as_array(part, dtype, name)
+            for part, (name, dtype, _) in zip(self._parts(value), self._components, strict=True)
+        ]
+        for array, (name, _, shape) in zip(arrays, self._components, strict=True):
+            if not array.ndim:
+                raise ValueError(f"component {name} is a scalar: enqueue_many needs a first axis to slice along")
+            _check_shape(array.shape[1:], shape, name)
+        lengths = {len(array) for array in arrays}
+        if len(lengths) > 1:
+            raise ValueError(f"the components have first axes of different lengths: {[len(a) for a in arrays]}")
+        return [tuple([array[row, ...] for array in arrays]) for row in range(lengths.pop())]
+
+    def _parts(self, value: Any) -> Sequence[Any]:
+        """Return the components of a value, as many as there must be."""
+        if self.names is not None:
+            if not isinstance(value, Mapping):
+                raise ValueError(f"this queue has names: enqueue a dict with the keys {self.names}")
+            if set(value) != set(self.names):
+                raise ValueError(f"the keys {list(value)} are not the queue's names {self.names}")
+            return [value[name] for name in self.names]
+        if isinstance(value, Mapping):
+            raise ValueError("this queue has no names: enqueue a tuple, or give the constructor `names`")
+        parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+        if len(parts) != len(self.dtypes):
+            raise ValueError(
+                f"{len(parts)} components were given and {len(self.dtypes)} are needed. "
+                "A list or tuple is taken for the components: wrap a list that is one of them in a list"
+            )
+        return parts
+
+    def shown(self, element: Element) -> Any:
+        """Return an element as users see it: a dict where there are names, a bare array where there is one."""
+        if self.names is not None:
+            return dict(zip(self.names, element, strict=True))
+        return element[0] if len(element) == 1 else element
+
+    def check_stackable(self) -> None:
+        """Raise unless elements can become a batch."""
+        if self.shapes is None:
+            raise ValueError(
+                "dequeue_many and dequeue_up_to need the shapes of the components: give the constructor `shapes`"
+            )
+
+    def stacked(self, elements: Sequence[Element]) -> Any:
+        """Return elements as one batch, padded with zeros (b"" for strings) where shapes vary; it is a copy."""
+        assert self.shapes is not None
+        columns = zip(*elements, strict=True) if elements else ([] for _ in self.dtypes)
+        batch = [_stack(c, d, s) for c, d, s in zip(columns, self.dtypes, self.shapes, strict=True)]
+        return self.shown(tuple(batch))
+
+
+def as_array(value: Any, dtype: np.dtype[Any], name: str) -> Array:
+    """Return a component as an array of the right dtype: itself where it is one, or cast where nothing is lost.
+
+    What fits is accepted: an int for a float, a wider float for a narrower one, a wider int whose values fit.
+    """
+    if dtype is STRING:
+        return _as_strings(np.asarray(value, object), name)
+    array = value if type(value) is np.ndarray else np.asarray(value)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        cast = array.astype(dtype)
+        if not np.array_equal(cast, array):
+            raise ValueError(f"component {name}: {_shown(array)} does not fit {dtype}")
+        return cast
+    if array.size and not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise TypeError(
+            f"component {name} must be {dtype}, not {array.dtype}: {_shown(array)}. Cast it if that is meant"
+        )
+    return array.astype(dtype)
+
+
+def _as_strings(array: Array, name: str) -> Array:
+    strings = np.empty(array.shape, object)
+    for place, each in enumerate(array.ravel().tolist()):
+        if isinstance(each, str):
+            each = each.encode()
+        elif not isinstance(each, bytes):
+            raise TypeError(f"component {name} must be bytes or str, not {type(each).__name__}: {each!r}")
+        strings.flat[place] = each
+    return strings
+
+
+def _shown(array: Array) -> str:
+    return str(array) if array.size <= 8 else f"an array of shape {array.shape}"
+
+
+def _check_shape(found: tuple[int, ...], shape: Shape | None, name: str) -> None:
+    if shape is None or found == shape:
+        return
+    if len(found) != len(shape) or any(b is not None and a != b for a, b in zip(found, shape, strict=True)):
+        raise ValueError(f"component {name} must have shape {shape}, not {found}")
+
+
+def _stack(arrays: Sequence[Array], dtype: np.dtype[Any], shape: Shape) -> Array:
+    if None not in shape:
+        return np.stack(arrays) if arrays else np.empty((0, *(n or 0 for n in shape)), dtype)
+    longest = [max((a.shape[i] for a in arrays), default=0) if n is None else n for i, n in enumerate(shape)]
+    batch = np.full((len(arrays), *longest), b"" if dtype is STRING else 0, dtype)
+    for row, array in zip(batch, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = array
+    return batch

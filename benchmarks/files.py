@@ -1,0 +1,279 @@
+"""Files into batches, beside the same work by hand and in other libraries.
+
+Shuffled .npy files of float32 to batches of 32; the page cache is warm unless said. Rows:
+
+    small   4 KB files
+    large   1 MB files, to numpy and on to TensorFlow
+    ragged  files of 20 to 200 x 40, padded
+    slow    4 KB files where each read waits 5 ms: "auto" against fixed concurrencies
+    cold    4 KB files that are not in the page cache
+    busy    4 KB files while the consumer computes for 1 ms a batch, in Python
+    memory  what each of the first three needs at most, each contender in a process of its own
+
+    python benchmarks/files.py [--quick] [--rows small large] [--markdown FILE]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import filesets
+import harness
+import peers_files as peers
+import readers
+from files_memory import memory
+from filesets import BATCH, FileSet, fileset
+from harness import Contender, Entry, Goal, Section, Tally, Turn
+from readers import BARE, OURS, OURS_TF
+
+PACKAGES = ("asyncfeed", "numpy", "aiofiles", "uvloop", "tensorflow", "torch", "torchdata", "grain", "spdl_core")
+PYTHON = (peers.TORCH, peers.GRAIN, peers.SPDL)
+AUTO = "concurrency auto"
+Makers = Iterable[Callable[[], Iterable[Contender]]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a row is run."""
+
+    count: int
+    """Files."""
+    seconds: float
+    """The length of a turn, and of a trial."""
+    rounds: int
+    settings: int = sys.maxsize
+    """How many of a contender's settings are tried."""
+
+
+def quickly(count: int) -> Size:
+    """Return what is enough to see that a row works."""
+    return Size(count, seconds=0.1, rounds=2, settings=2)
+
+
+def thinned(contender: Contender, most: int) -> Contender:
+    """Return a contender with at most so many of its settings, evenly spread."""
+    step = -(-len(contender.settings) // most)
+    return replace(contender, settings=dict(list(contender.settings.items())[::step]))
+
+
+def compete(
+    section: Section,
+    makers: Makers,
+    files: FileSet,
+    size: Size,
+    *,
+    value: tuple[str, Callable[[float], float]] = ("files/s", lambda seconds: 1 / seconds),
+    turn: Turn = Turn(),  # noqa: B008 - it is frozen
+    most: int | None = None,
+    checked: int = 331,
+) -> Mapping[str, list[float]]:
+    """Check and measure contenders in turns, and put their table into the section."""
+    found, missing = harness.available(makers)
+    found = [thinned(each, size.settings) for each in found]
+    harness.forget_heap()
+    check = partial(filesets.check, items=checked)
+    entries = [harness.enter(each, files, size.seconds, check=check, turn=turn, most=most) for each in found]
+    times = harness.race(entries, files, size.rounds, turn=turn)
+    show(section, entries, times, value)
+    section.remarks.extend(missing)
+    return times
+
+
+def show(
+    section: Section,
+    entries: list[Entry],
+    times: Mapping[str, list[float]],
+    value: tuple[str, Callable[[float], float]],
+    base: str = OURS,
+) -> None:
+    """Put the table of a race and the notes into the section."""
+    unit, convert = value
+    section.tables.append(harness.side_by_side(entries, times, base=base, unit=unit, value=convert))
+    section.remarks.extend(f"{entry.name}: {entry.note}." for entry in entries if entry.note)
+
+
+def goal(
+    section: Section, times: Mapping[str, list[float]], than: Iterable[str], least: float, name: str = OURS
+) -> None:
+    """Add the goal of being `least` times as fast as the fastest of some others, where they are there."""
+    found = harness.faster(times, name, list(than), least)
+    if found:
+        section.goals.append(found)
+
+
+# -- the page cache is warm: small, large, ragged
+
+
+def small(*, quick: bool) -> Section:
+    """Measure 4 KB files."""
+    section = new_section("Files: 4 KB each", "small")
+    size = quickly(2_000) if quick else Size(20_000, 1.5, 7)
+    makers = (
+        *(readers.ours, readers.bare, readers.serial, readers.by_hand),
+        *(peers.tf_data, peers.tf_generator, peers.torch, peers.torchdata, peers.grain, peers.spdl),
+    )
+    with fileset("small", size.count) as files:
+        times = compete(section, makers, files, size)
+    goal(section, times, [peers.TF], 2)
+    goal(section, times, PYTHON, 8)
+    goal(section, times, [BARE], 0.6)
+    return section
+
+
+def large(*, quick: bool) -> Section:
+    """Measure 1 MB files."""
+    section = new_section("Files: 1 MB each", "large")
+    size = quickly(96) if quick else Size(400, 1.5, 7)
+    makers = (
+        *(readers.ours, readers.ours_tf, readers.bare, readers.bare_reused, readers.serial),
+        *(peers.tf_data, peers.torch, peers.grain, peers.spdl),
+    )
+    with fileset("large", size.count) as files:
+        gigabytes = files.nbytes / 1e9
+        rate = ("GB/s", lambda seconds: gigabytes / seconds)
+        times = compete(section, makers, files, size, value=rate, checked=67)
+    goal(section, times, [peers.TF], 1.5)
+    goal(section, times, [peers.TF], 1.5, OURS_TF)
+    goal(section, times, [BARE], 0.7)
+    return section
+
+
+def ragged(*, quick: bool) -> Section:
+    """Measure ragged files, padded to the longest of the batch."""
+    section = new_section("Files: ragged, 20 to 200 x 40, padded", "ragged")
+    size = quickly(1_000) if quick else Size(4_000, 1.5, 7)
+    makers = (readers.ours, readers.serial, partial(peers.tf_data, ragged=True), peers.torch, peers.spdl)
+    with fileset("ragged", size.count) as files:
+        times = compete(section, makers, files, size)
+    goal(section, times, [peers.TF], 2)
+    return section
+
+
+# -- storage that has to be waited for: slow, cold
+
+
+def slow(*, quick: bool) -> Section:
+    """Measure what "auto" makes of reads that wait, against every fixed concurrency."""
+    section = new_section("Files: each read waits 5 ms", "slow")
+    wait, fixed = 0.005, [4, 32, 256] if quick else [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    reads, seconds = (20_000, 0.4) if quick else (200_000, 4.0)
+    entries = []
+    with fileset("small", 2_000) as files, filesets.slow_reads(wait):
+        for contender, calls in zip(readers.ours_at([*fixed, "auto"]), [*fixed, reads], strict=True):
+            filesets.check(contender, files)
+            # As long as a real run for "auto", which has to find out; a fixed one is as fast from the start.
+            items = min(reads, round(calls / wait * seconds))
+            entries.append(Entry(contender.name, contender.settings["defaults"], "", items, ""))
+        times = harness.race(entries, files, 1 if quick else 3)
+    show(section, entries, times, ("files/s", lambda seconds: 1 / seconds), base=AUTO)
+    goal(section, times, [each.name for each in entries if each.name != AUTO], 0.9, AUTO)
+    section.remarks.append("The time includes the start of every run.")
+    return section
+
+
+def cold(*, quick: bool) -> Section:
+    """Measure 4 KB files that have to come from the disk."""
+    section = new_section("Files: 4 KB each, not in the page cache", "cold")
+    size = quickly(2_000) if quick else Size(20_000, 2.0, 5)
+    makers = (readers.ours, readers.bare, readers.serial, peers.tf_data, peers.torch, peers.spdl)
+    with fileset("small", size.count) as files:
+        compete(section, makers, files, size, turn=Turn(before=files.evict), most=size.count)
+    section.remarks.append("Every file is evicted (`POSIX_FADV_DONTNEED`) before each turn, and read once in it.")
+    return section
+
+
+# -- a consumer that computes
+
+
+def busy(*, quick: bool) -> Section:
+    """Measure 4 KB files while the consumer holds the GIL for 1 ms per batch."""
+    section = new_section("Files: 4 KB each, the consumer computes", "busy")
+    size = quickly(2_000) if quick else Size(20_000, 1.5, 7)
+    rounds = calibrated(0.001)
+    makers = (
+        *(readers.ours, readers.ours_switching, readers.bare, readers.serial),
+        *(peers.tf_data, peers.tf_generator, peers.torch, peers.torchdata, peers.grain, peers.spdl),
+    )
+    with fileset("small", size.count) as files:
+        times = compete(section, makers, files, size, turn=Turn(tally=partial(Computing, rounds=rounds)))
+    for peer in (readers.SERIAL, peers.TORCH, peers.TORCHDATA, peers.GRAIN, peers.GRAIN_MP, peers.SPDL):
+        goal(section, times, [peer], 5)
+    limit = BATCH / 0.001
+    reached = harness.Spread.of([1 / seconds / limit for seconds in times[OURS]])
+    what = f"share of the {limit:,.0f} files/s that the consumer allows"
+    section.goals.append(Goal(what, "> 0.5", reached.show(), reached.median > 0.5))
+    section.remarks.append(
+        f"1 ms of Python per batch of {BATCH} leaves {limit:,.0f} files/s to anyone: 5 times a peer that reaches"
+        f" more than {limit / 5:,.0f} cannot be had."
+    )
+    return section
+
+
+def spin(rounds: int) -> None:
+    """Compute in Python, holding the GIL."""
+    for _ in range(rounds):
+        pass
+
+
+def calibrated(seconds: float) -> int:
+    """Return how many rounds of `spin` take that long, undisturbed."""
+    rounds = 10_000
+    best = min(timed(rounds) for _ in range(200))
+    return round(rounds * seconds / best)
+
+
+def timed(rounds: int) -> float:
+    """Return the processor time of `spin`."""
+    begun = time.thread_time()
+    spin(rounds)
+    return time.thread_time() - begun
+
+
+@dataclass
+class Computing(Tally):
+    """A consumer that computes before it counts."""
+
+    rounds: int = 0
+
+    def __call__(self, batch: Any) -> None:
+        """Take one batch."""
+        spin(self.rounds)
+        super().__call__(batch)
+
+
+# -- all of it
+
+
+def new_section(title: str, row: str) -> Section:
+    """Return an empty section with the command that repeats it."""
+    return Section(title, f"python benchmarks/files.py --rows {row}", PACKAGES)
+
+
+ROWS: dict[str, Callable[..., Section]] = {
+    "small": small,
+    "large": large,
+    "ragged": ragged,
+    "slow": slow,
+    "cold": cold,
+    "busy": busy,
+    "memory": memory,
+}
+
+
+def main() -> None:
+    """Measure the rows asked for, print them, and put them into the results."""
+    chosen = harness.options("Files into batches.", list(ROWS))
+    for row in chosen.rows:
+        section = ROWS[row](quick=chosen.quick)
+        print(section.markdown(), flush=True)
+        if chosen.markdown:
+            harness.write(chosen.markdown, [section])
+
+
+if __name__ == "__main__":
+    main()

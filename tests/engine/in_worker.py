@@ -1,0 +1,226 @@
+"""Functions that tests call in worker processes, which import this module, and helpers to watch those."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+import numpy as np
+
+import asyncfeed as af
+
+
+def same(x):
+    return x
+
+
+def square(x):
+    return x * x
+
+
+def pid(_):
+    return os.getpid()
+
+
+def double(array):
+    return array * 2
+
+
+def in_place(array):
+    array += 1
+    return array
+
+
+def crop(image):
+    return image[2:-2, 1:-1]
+
+
+KEPT: list[np.ndarray] = []
+
+
+def remember(array):
+    """Return what the items before this one were: a function may keep what it was given."""
+    KEPT.append(array)
+    return [int(each[0]) for each in KEPT]
+
+
+def noisy(x, rng):
+    return x, rng.random(), int(rng.integers(100))
+
+
+@dataclasses.dataclass
+class Sample:
+    x: int
+    image: np.ndarray
+    words: list[str]
+
+
+def sample(x):
+    return Sample(x, np.full((x + 1, 700), x, np.float32), ["a"] * x)
+
+
+def mixed(item):
+    """Something small and something large, of every kind, made of a number."""
+    x = int(item)
+    return {
+        "square": x * x,
+        "text": "é" * x,
+        "bytes": bytes([x % 256]) * 10_000,
+        "array": np.arange(x, dtype=np.int16),
+        "large": np.full((50, 100), x, ">f8"),
+        "fortran": np.asfortranarray(np.arange(6000.0 + 2 * (x % 2)).reshape(2, -1)),
+        "time": np.array([x] * 2000, "datetime64[s]"),
+        "objects": np.array([x, "x", None], object),
+        "struct": np.zeros(600, [("a", "i4"), ("b", "f8")]),
+        "scalar": np.float32(x),
+        "nested": ([x, (x,)], None),
+    }
+
+
+class Odd(Exception):
+    """Takes more than it gives to `Exception`, so pickle cannot make it again."""
+
+    def __init__(self, number, *, reason):
+        super().__init__(f"{number} is odd: {reason}")
+
+
+class Frozen(Exception):
+    def __reduce__(self):
+        raise TypeError("not to be pickled")
+
+
+def fails(x):
+    if x == 7:
+        raise KeyError("seven", x)
+    return x
+
+
+def fails_odd(x):
+    if x == 7:
+        raise Odd(x, reason="why not")
+    return x
+
+
+def fails_unpicklable(x):
+    if x == 7:
+        raise Frozen("in here")
+    return x
+
+
+def returns_lock(x):
+    return threading.Lock() if x == 7 else x
+
+
+def exits(x):
+    if x == 7:
+        sys.exit(5)
+    return x
+
+
+def interrupts(x):
+    if x == 7:
+        raise KeyboardInterrupt
+    return x
+
+
+def coroutine(x):
+    async def wait():
+        return x
+
+    return wait()
+
+
+def dies(x):
+    if x == 7:
+        os._exit(3)
+    return x
+
+
+def killed(x):
+    if x == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def crashes(x):
+    if x == 7:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return x
+
+
+def dies_with_child(x):
+    """Die, and leave a child that still holds all that this process had open."""
+    if x == 7:
+        if not os.fork():
+            threading.Event().wait()
+        os._exit(3)
+    return x
+
+
+def hangs(x):
+    if x == 3:
+        threading.Event().wait()
+    return x, os.getpid()
+
+
+def starts_child(x):
+    """Wait for a program that never ends."""
+    child = subprocess.Popen(["sleep", "1000"])
+    with open(x, "w") as file:
+        file.write(f"{os.getpid()} {child.pid}")
+    child.wait()
+
+
+class Unloadable:
+    """Can be pickled, and not made again."""
+
+    def __reduce__(self):
+        return _refuse, ()
+
+    def __call__(self, x):
+        return x
+
+
+def _refuse():
+    raise ValueError("not here")
+
+
+class DiesLoading(Unloadable):
+    def __reduce__(self):
+        return os._exit, (4,)
+
+
+def nested(x):
+    """Open a pipeline with processes of its own."""
+    return list(af.items(range(x)).map(square, on="process", concurrency=1))
+
+
+def gone(pid: int, seconds: float = 10.0) -> bool:
+    """Wait for the end of a process, which need not be a child of this one; return whether it came."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], seconds)[0])
+    finally:
+        os.close(fd)
+
+
+def children() -> set[int]:
+    """Return the processes that this one has started."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(FileNotFoundError), open(f"/proc/self/task/{thread}/children") as file:
+            found.update(map(int, file.read().split()))
+    return found
+
+
+def returns_unloadable(x):
+    return Unloadable() if x == 2 else x

@@ -1,0 +1,188 @@
+"""`Opener` and `scatter`: many local files, read into memory that is there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncfeed as af
+from asyncfeed.storage import scatter as module
+from asyncfeed.storage.scatter import AHEAD, THREADS, Opener, scatter
+from asyncfeed.testing import Leaks
+
+COUNT = 3 * AHEAD + 1
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[af.File]:
+    for number in range(COUNT):
+        (tmp_path / f"{number:02}").write_bytes(b"%02d" % number)
+    return list(af.files(f"{tmp_path}/*"))
+
+
+def opener(*, waits: bool) -> Opener:
+    made = Opener()
+    made.waits = waits
+    return made
+
+
+@pytest.fixture
+def hints(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the descriptors that the system got a hint for."""
+    given: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *_: given.append(fd), raising=False)
+    monkeypatch.setattr(module, "HINTS", True)
+    return given
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_files_come_open_and_in_order_and_are_closed(files: list[af.File], waits: bool) -> None:
+    leaks = Leaks()
+    most = 0
+    for file, fd in zip(files, opener(waits=waits).open(files), strict=True):
+        assert os.pread(fd, 10, 0).decode() == Path(file.path).name
+        most = max(most, len(leaks.files()))
+    assert most == (AHEAD if waits else 1)
+    assert leaks.files() == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("missing", [0, 1, AHEAD, COUNT - 1])
+def test_all_are_closed_where_one_is_missing(files: list[af.File], waits: bool, missing: int) -> None:
+    leaks = Leaks()
+    files[missing] = af.File(files[missing].path + "-none")
+    with pytest.raises(FileNotFoundError) as caught:
+        list(opener(waits=waits).open(files))
+    assert caught.value.filename == files[missing].path
+    assert leaks.files() == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_all_are_closed_where_nobody_goes_on(files: list[af.File], waits: bool) -> None:
+    leaks = Leaks()
+    error = OSError(errno.EIO, "a read failed")
+
+    def read() -> None:
+        with closing(opener(waits=waits).open(files)) as opened:
+            next(opened)
+            next(opened)
+            raise error
+
+    with pytest.raises(OSError, match="a read failed"):
+        read()
+    assert leaks.files() == []
+
+
+def test_all_are_closed_where_the_system_takes_no_hint(
+    files: list[af.File], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
+
+    leaks = Leaks()
+    monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
+    with pytest.raises(OSError, match="seek"):
+        list(opener(waits=True).open(files))
+    assert leaks.files() == []
+
+
+def test_hints_are_given_ahead_where_reads_wait(files: list[af.File], hints: list[int]) -> None:
+    opened = opener(waits=True).open(files)
+    with closing(opened):
+        next(opened)
+        assert len(hints) == AHEAD
+        next(opened)
+        assert len(hints) == AHEAD + 1
+    list(opener(waits=False).open(files))
+    assert len(hints) == AHEAD + 1
+
+
+def test_whether_reads_wait_is_seen_by_the_clocks(
+    files: list[af.File], hints: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = iter([0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
+    processor = iter([0.0, 0.9, 0.0, 0.5, 0.0, 0.9])
+    monkeypatch.setattr(module, "perf_counter", lambda: next(wall))
+    monkeypatch.setattr(module, "thread_time", lambda: next(processor))
+    made = Opener()
+    assert made.waits, "nobody knows yet, and the first files are the likeliest not to be in memory"
+    seen = []
+    for _ in range(3):
+        list(made.open(files[:1]))
+        seen.append((made.waits, len(hints)))
+    assert seen == [(False, 1), (True, 1), (False, 2)]
+
+
+def test_where_there_are_no_hints_none_are_given(files: list[af.File], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    monkeypatch.setattr(module, "HINTS", False)
+    made = Opener()
+    assert len(list(made.open(files))) == COUNT
+    assert not made.waits
+
+
+def test_few_threads_open_ahead_at_the_same_time(files: list[af.File]) -> None:
+    """Descriptors are scarce: the user's own files and sockets need some."""
+    leaks = Leaks()
+    made = opener(waits=True)
+    iterators = [made.open(files) for _ in range(THREADS + 4)]
+    for each in iterators:
+        next(each)
+    assert len(leaks.files()) == THREADS * AHEAD + 4
+    for each in iterators:
+        each.close()
+    assert leaks.files() == []
+    assert sum(1 for _ in made.open(files)) == COUNT
+
+
+@pytest.mark.parametrize("wrong", ["size", "time", "kind"])
+def test_what_is_not_as_listed_is_refused(files: list[af.File], wrong: str) -> None:
+    path = files[0].path
+    file = {
+        "size": af.File(path, 3),
+        "time": af.File(path, 2, 1),
+        "kind": af.File(str(Path(path).parent)),
+    }[wrong]
+    fd = os.open(file.path, os.O_RDONLY)
+    try:
+        assert not scatter(fd, file, [bytearray(2)], os.fstat(fd).st_size if wrong == "kind" else 2)
+    finally:
+        os.close(fd)
+
+
+def test_a_file_goes_into_several_buffers(files: list[af.File]) -> None:
+    one, another = bytearray(1), bytearray(1)
+    fd = os.open(files[12].path, os.O_RDONLY)
+    try:
+        assert scatter(fd, files[12], (one, another), 2)
+        assert (one, another) == (b"1", b"2")
+        assert not scatter(fd, files[12], (one, another), 2), "at its end nothing is left to be read"
+    finally:
+        os.close(fd)
+
+
+def test_a_batch_is_the_same_where_descriptors_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are then read one by one."""
+    for number in range(COUNT):
+        np.save(tmp_path / f"{number:02}.npy", np.full(3, number))
+    pipeline = af.files(f"{tmp_path}/*.npy").load(af.npy).batch(COUNT)
+    leaks = Leaks()
+    real = os.open
+    refused = []
+
+    def scarce(path: Any, flags: int, *rest: Any, **words: Any) -> int:
+        if str(path).endswith(".npy") and sum(".npy" in each for each in leaks.files()) >= 4:
+            refused.append(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return real(path, flags, *rest, **words)
+
+    monkeypatch.setattr(os, "open", scarce)
+    (batch,) = pipeline
+    assert batch[:, 0].tolist() == list(range(COUNT))
+    assert refused
