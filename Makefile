@@ -15,11 +15,12 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
+# torch first, in a release with a build for machines without a GPU in its default index, where there is one.
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet 'torch==2.13.0'
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-# torch first, in a release with a build for machines without a GPU in its default index, where there is one.
 $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet 'torch==2.13.0'
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'

@@ -34,6 +34,7 @@ class Tie:
         self._coord = coord
         self._stop = stop
         self._tied = True
+        self._must_ask = False
         self._lock_free = hasattr(coord, "on_stop")
         on_stop = coord.on_stop if self._lock_free else _hook(coord).on_stop
         self._untie: Callable[[], None] = on_stop(self._stop_feed)
@@ -56,19 +57,23 @@ class Tie:
         TensorFlow's takes a lock, which this thread may hold where a signal's handler stops the feed. There the
         end of the run asks, if there is one.
         """
-        if self._tied and (self._lock_free or not running):
-            self.release()
+        if not self._tied:
+            return
+        self.release()
+        if self._lock_free or not running:
             self._coord.request_stop()
+        else:
+            self._must_ask = True
 
     def over(self, error: BaseException | None, trace: TracebackType | None, *, stopped: bool) -> None:
         """Tell the coordinator how the run ended; called on its loop.
 
         It hears of a failure also where the feed was closed since: whoever drew may have done that first.
         """
-        tied = self._tied
+        ask = self._tied or self._must_ask
         self.release()
         if error is None:
-            if stopped and tied:
+            if stopped and ask:
                 self._coord.request_stop()
             return
         try:

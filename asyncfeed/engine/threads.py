@@ -127,12 +127,18 @@ class Threads:
 
     def stuck(self) -> list[str]:
         """Describe each busy thread: its name, its job, and where it stands."""
+        if not self._busy:
+            return []
         frames = sys._current_frames()  # noqa: SLF001 - the documented way to see another thread's stack
-        return [
-            f"thread {thread.name!r} is still in {what}:\n" + "".join(traceback.format_stack(frames[thread.ident]))
-            for thread, what in list(self._busy.items())
-            if thread.ident in frames
-        ]
+        try:
+            return [
+                f"thread {thread.name!r} is still in {what}:\n"
+                + "".join(traceback.format_stack(frames[thread.ident]))
+                for thread, what in list(self._busy.items())
+                if thread.ident in frames
+            ]
+        finally:
+            frames.clear()  # it holds this very frame, and all that is in those of others
 
 
 def _stop_iteration(error: StopIteration) -> RuntimeError:

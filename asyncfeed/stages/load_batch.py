@@ -27,6 +27,9 @@ from asyncfeed.trees import Spec, Tree, flatten, unflatten
 if TYPE_CHECKING:
     from asyncfeed.stages.load import Load
 
+LEAF = flatten(File(""))[1]
+"""The structure of a sample that is a file and nothing else."""
+
 
 @dataclass(frozen=True)
 class LoadBatch(Node):
@@ -142,10 +145,9 @@ class ReadBatch:
 
 def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec] | None:
     """Return the leaves of the samples column by column, where files and others do not mix in one."""
-    first = samples[0]
     kinds = set(map(type, samples))
     if kinds == {File}:
-        return [samples], flatten(first)[1]
+        return [samples], LEAF
     try:
         columns, spec = transpose(samples, str)
     except ValueError:

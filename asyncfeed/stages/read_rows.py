@@ -43,8 +43,8 @@ class HeadedRows:
         self._decoder = decoder
         self._pool = pool
         self._opener = opener
-        self._known: bytes | None = None
-        """The header that the last batch had: most files of a column have the same."""
+        self._known: tuple[Header, bytes] | None = None
+        """The header that the last batch had, and its bytes: most files of a column have the same."""
 
     def read(self, files: Sequence[File]) -> NDArray[Any]:
         """Read files of one shape into the rows of one array."""
@@ -97,18 +97,17 @@ class HeadedRows:
 
     def _first(self, file: File) -> tuple[Header, bytes]:
         """Return the header that the files should have, and its bytes."""
-        head = self._known
-        if head is None:
-            buffer = read_into(file)
-            header = self._decoder.probe(buffer[:PROBE], file)
-            if header.offset + header.nbytes != len(buffer):
-                raise Surprise  # memory for a batch of what is not there must not be asked for
-            head = self._known = buffer[: header.offset].tobytes()
-        else:
-            header = self._decoder.probe(np.frombuffer(head, np.uint8), file)
+        known = self._known
+        if known is not None:
+            return known
+        buffer = read_into(file)
+        header = self._decoder.probe(buffer[:PROBE], file)
+        if header.offset + header.nbytes != len(buffer):
+            raise Surprise  # memory for a batch of what is not there must not be asked for
         if header.fortran_order and len(header.shape) > 1:
             raise Surprise
-        return header, head
+        self._known = known = header, buffer[: header.offset].tobytes()
+        return known
 
 
 class LaidOutRows:

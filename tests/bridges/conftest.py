@@ -19,6 +19,8 @@ IGNORED = (
     "ignore:.*`shuffle=True` was passed, but will be ignored:UserWarning",
     # Keras, at the end of an epoch whose length it was not told.
     "ignore:Your input ran out of data; interrupting training:UserWarning",
+    # Keras with torch, of the tensors it converts.
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",
     # Raised while TensorFlow and what it imports are imported.
     "ignore::DeprecationWarning:(tensorflow|keras|google|flatbuffers|h5py|ml_dtypes|astunparse|gast)",
 )

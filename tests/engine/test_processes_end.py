@@ -16,7 +16,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import no_leaks
 from tests.engine import in_worker as fns
-from tests.engine.processes import run
+from tests.engine.processes import PRELUDE, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,21 +162,29 @@ input()
 def test_ctrl_c_is_the_parents() -> None:
     """The terminal sends it to all in the foreground: workers write nothing, and end with the parent."""
     script = """
-import asyncfeed as af
-from tests.engine.in_worker import hangs
+from tests.engine.in_worker import hangs as stays
+def tell():
+    seen = 0
+    while seen < 5:
+        time.sleep(0.001)
+        seen = seen + 1 if main_draws() else 0
+    print("asleep", flush=True)
 try:
-    with af.items(range(9)).map(hangs, on="process", concurrency=2).open(grace=0.1) as feed:
+    with af.items(range(9)).map(stays, on="process", concurrency=2).open(grace=0.1) as feed:
         for x, pid in feed:
             print(pid, flush=True)
+            if x == 2:
+                threading.Thread(target=tell, daemon=True).start()
 except KeyboardInterrupt:
     print("interrupted")
 """
-    command = [sys.executable, "-c", script]
+    command = [sys.executable, "-c", PRELUDE + script]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, start_new_session=True
     ) as parent:
         found = {int(parent.stdout.readline()) for _ in range(3)}
+        assert parent.stdout.readline() == "asleep\n"
         os.killpg(parent.pid, signal.SIGINT)
         out, err = parent.communicate()
     assert out.split() == ["interrupted"]
