@@ -20,10 +20,12 @@ What differs from TensorFlow:
 | enqueued arrays | copied | handed on as they are: do not write into them afterwards |
 | capacity 0 | every enqueue waits for ever | `ValueError` |
 | `PriorityQueue(shapes=None)` | fails | like the other queues: no batches |
+| `PaddingFIFOQueue.enqueue_many` of empty slices | crashes the process | works |
 | padding more than 4 dimensions | `UnimplementedError` | works |
 | the random order of a seed | its own | another one, just as uniform |
 | enqueue to a closed queue, closing it twice | `CancelledError` | `ClosedError`, as asyncio cancels tasks |
 | what cannot be an element, a batch without shapes | `InvalidArgumentError` or `ValueError` | `ValueError` |
+| `shared_name` | joins queues of one name | there is none: hand on the queue itself |
 | several components, dequeued | a list | a tuple |
 """
 

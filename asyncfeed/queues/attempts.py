@@ -111,8 +111,8 @@ class Attempts:
 
     def put(self, element: Element) -> bool:
         """Bring in one element if that needs no waiting; `flush` where dequeues wait. False: push an attempt."""
-        if self.enqueues or self.closed or (self.capacity is not None and len(self.store) >= self.capacity):
-            return False
+        if self.closed or (self.capacity is not None and len(self.store) >= self.capacity):
+            return False  # where enqueues wait, it is full
         self.store.put(element)
         return True
 

@@ -29,7 +29,9 @@ class QueueBase:
     Every operation comes three times: for tasks (`await q.enqueue(x)`), for threads (`q.enqueue_blocking(x,
     timeout=None)`, which raises `TimeoutError`), and without waiting (`q.enqueue_nowait(x)`, which raises
     `asyncio.QueueFull` or `asyncio.QueueEmpty` and has no effect where it would have to wait). One queue serves
-    tasks of several loops and threads at the same time.
+    tasks of several loops and threads at the same time. Its methods take a lock, so none of them may be called
+    by a signal handler or a finalizer, which may have interrupted another: let those use
+    `loop.call_soon_threadsafe(queue.close_nowait)`.
     """
 
     def __init__(

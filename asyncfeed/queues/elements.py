@@ -217,7 +217,13 @@ def _check_shape(found: tuple[int, ...], shape: Shape | None, name: str) -> None
 
 def _stack(arrays: Sequence[Array], dtype: np.dtype[Any], shape: Shape) -> Array:
     if None not in shape:
-        return np.stack(arrays) if arrays else np.empty((0, *(n or 0 for n in shape)), dtype)
+        sizes = [size or 0 for size in shape]
+        batch = np.empty((len(arrays), *sizes), dtype)
+        if not sizes:
+            batch[:] = [array[()] for array in arrays]
+        elif arrays:  # np.stack takes three times as long
+            np.concatenate(arrays, out=batch.reshape(len(arrays) * sizes[0], *sizes[1:]))
+        return batch
     longest = [max((a.shape[i] for a in arrays), default=0) if n is None else n for i, n in enumerate(shape)]
     batch = np.full((len(arrays), *longest), b"" if dtype is STRING else 0, dtype)
     for row, array in zip(batch, arrays, strict=True):
