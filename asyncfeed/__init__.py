@@ -27,6 +27,7 @@ from asyncfeed.storage.base import File
 from asyncfeed.threadsafe import threadsafe, threadsafe_generator
 
 if TYPE_CHECKING:
+    from asyncfeed.bridges.tf_queue_dataset import queue_dataset
     from asyncfeed.coordinator import Coordinator
     from asyncfeed.feed import Feed
     from asyncfeed.formats.lines import lines
@@ -61,6 +62,7 @@ __all__ = [
     "lines",
     "npy",
     "npz",
+    "queue_dataset",
     "raw",
     "table",
     "text",
@@ -78,12 +80,15 @@ _LATER = {
     "lines": "asyncfeed.formats.lines",
     "npy": "asyncfeed.formats.npy",
     "npz": "asyncfeed.formats.npz",
+    "queue_dataset": "asyncfeed.bridges.tf_queue_dataset",
     "raw": "asyncfeed.formats.raw",
     "text": "asyncfeed.formats.text",
 }
 
 
 def __getattr__(name: str) -> object:
+    if name == "queues":  # a module, which becomes an attribute as it is imported
+        return import_module("asyncfeed.queues")
     if name not in _LATER:
         raise AttributeError(f"module 'asyncfeed' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_LATER[name]), name)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from asyncfeed.errors import PipelineError
@@ -23,6 +32,8 @@ from asyncfeed.stages.take import Skip, Take
 from asyncfeed.stages.unbatch import Unbatch
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     import numpy as np
 
     from asyncfeed.feed import Feed
@@ -451,6 +462,70 @@ class Pipeline(Generic[T_co]):
         return to_dataset(
             self, output_signature=output_signature, via=via, on_open=on_open, memory_limit=memory_limit
         )
+
+    def to_keras(
+        self,
+        *,
+        class_weight: Mapping[int, float] | None = None,
+        on_open: Callable[[Feed[Any]], None] | None = None,
+        memory_limit: int | None = None,
+    ) -> Any:
+        """Return the batches for Keras' `fit`, `evaluate` and `predict`: (x, y), (x, y, sample weights) or x.
+
+        Each pass is a run of its own and the next epoch of a `shuffle`; every batch is read once, and none to look
+        at it. Where the length is known, Keras knows the number of steps; with `steps_per_epoch` its epochs go
+        on in one run, which then may be endless. Works with the TensorFlow, torch and JAX backends of Keras 3.
+
+        `class_weight`, which Keras ignores for what is no array or dataset of its own, goes here. A run stops when
+        Keras lets go of it: at the end of `fit`, after a callback that stops training, and with an exception as
+        soon as that is dealt with; `with train.to_keras() as data:` stops all at its end.
+
+        Order, memory: as for `open` and `to_tf`. Errors: those of the pipeline, from `fit`: as they are with torch
+        and JAX, as text in a `tf.errors.OpError` with TensorFlow; `on_open` gets each feed, which has `failure`.
+
+        >>> import asyncfeed as af
+        >>> data = af.items(range(5)).batch(2).to_keras()  # doctest: +SKIP
+        >>> data.num_batches  # doctest: +SKIP
+        3
+        """
+        from asyncfeed.bridges.keras import to_adapter  # noqa: PLC0415 - Keras only when asked for
+
+        return to_adapter(self, class_weight=class_weight, on_open=on_open, memory_limit=memory_limit)
+
+    def to_queue_runner(
+        self, queue_or_enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,
+        enqueue_many: bool | None = None, memory_limit: int | None = None,
+    ) -> Any:  # fmt: skip
+        """Return a `tf.compat.v1.train.QueueRunner` that fills a queue, for `add_queue_runner`.
+
+        An item with one axis more than the queue's elements is a batch of them and goes in by `enqueue_many`.
+        An enqueue op of your own gets items through its placeholders, given where it enqueues what it makes of
+        them. A dict goes by `names=` of the queue, or by the keys of `placeholders`.
+
+        The end of the data closes the queue. A failing item stops the coordinator with its exception; a stop, from
+        it or by closing the session, ends an enqueue that waits. Each session gets a run of its own.
+
+        Raises:
+            PipelineError: the first item, which is read for it, does not fit the queue in dtype or shape.
+
+        >>> v1.train.add_queue_runner(train.to_queue_runner(queue))  # doctest: +SKIP
+        >>> threads = v1.train.start_queue_runners(sess, coord)  # doctest: +SKIP
+        """
+        from asyncfeed.bridges.tf_queues import to_queue_runner as made  # noqa: PLC0415 - TensorFlow when asked for
+
+        return made(self, queue_or_enqueue_op, placeholders, enqueue_many=enqueue_many, memory_limit=memory_limit)
+
+    def enqueue(
+        self, sess: Any, enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,
+        coord: Any = None, memory_limit: int | None = None,
+    ) -> list[Thread]:  # fmt: skip
+        """Start threads that feed `enqueue_op`; return them for `coord.join`. Otherwise as `to_queue_runner`.
+
+        >>> threads = train.enqueue(sess, enqueue_op, placeholders, coord=coord)  # doctest: +SKIP
+        """
+        from asyncfeed.bridges.tf_queues import enqueue  # noqa: PLC0415 - TensorFlow only when asked for
+
+        return enqueue(self, sess, enqueue_op, placeholders, coord=coord, memory_limit=memory_limit)
 
     # -- as a value
 

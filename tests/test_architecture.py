@@ -32,10 +32,12 @@ BESIDE = {"queues", "coordinator", "threadsafe"}
 LAZY_ONLY = {("pipeline", "feed")}
 # Allowed against the order, inside a function: `to_tf` is a method for its user's sake.
 LAZY_UP = {("pipeline", "bridges")}
-# Allowed inside a function: a feed that is opened with a coordinator is tied to it.
-LAZY_BESIDE = {("feed", "coordinator")}
+# Allowed inside a function: a feed that is opened with a coordinator is tied to it, and so is a queue runner.
+LAZY_BESIDE = {("feed", "coordinator"), ("bridges", "coordinator")}
 
 NO_ASYNCIO = {"stages", "storage"}
+# Files of a part that knows the loop which do not: their algorithm is tested without one.
+PURE = {"queues/attempts.py", "queues/elements.py", "queues/stores.py"}
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "jaxlib"}
 
 # Where each call may stand: a file, or a folder with its slash.
@@ -45,7 +47,14 @@ CALLS = {
     # The task that draws from an async generator must not be the one that wants the item: that may be cancelled.
     "create_task": (*STARTS_TASKS, "threadsafe.py"),
     "TaskGroup": STARTS_TASKS,
-    "Thread": (*STARTS_TASKS, "engine/pump.py", "engine/worker.py", "coordinator/members.py"),
+    # A queue runner of TensorFlow's hands out threads that its caller may start later.
+    "Thread": (
+        *STARTS_TASKS,
+        "engine/pump.py",
+        "engine/worker.py",
+        "coordinator/members.py",
+        "bridges/tf_queues.py",
+    ),
     "ensure_future": STARTS_OTHERS,
     "run_in_executor": STARTS_OTHERS,
     "to_thread": STARTS_OTHERS,
@@ -110,6 +119,8 @@ def layer_faults(source: str, name: str) -> list[str]:
         where = f"{name}:{found.line} imports {found.module}"
         if found.top == "asyncio" and part in NO_ASYNCIO:
             faults.append(f"{where}: {part} knows no event loop")
+        if found.top in {"asyncio", "threading"} and name in PURE:
+            faults.append(f"{where}: this file knows neither loops nor threads")
         if found.top in FRAMEWORKS:
             if part != "bridges":
                 faults.append(f"{where}: only bridges know a framework")
@@ -204,6 +215,7 @@ def test_every_part_has_a_layer() -> None:
         ("pipeline.py", "from asyncfeed.bridges.tf_data import to_dataset"),
         ("errors.py", "from .state import State"),
         ("queues/fifo.py", "from asyncfeed.engine.channel import Channel"),
+        ("queues/attempts.py", "import threading"),
         ("bridges/keras.py", "import keras"),
         ("formats/tfrecord.py", "def f():\n import tensorflow as tf"),
         ("novelty.py", "from asyncfeed.errors import StoreError"),

@@ -9,13 +9,14 @@ import sys
 import asyncfeed as af
 
 PUBLIC = """
-AsyncfeedError ClosedError Corrupt Decoder Failure Feed FeedStats File Pipeline PipelineError StateError StoreError
-Unavailable arrays concat files items json lines npy npz raw table text zip
+AsyncfeedError ClosedError Coordinator Corrupt Decoder Failure Feed FeedStats File Pipeline PipelineError StateError StoreError
+Unavailable arrays concat files items json lines npy npz queue_dataset raw table text
+threadsafe threadsafe_generator zip
 """.split()
 
 METHODS = """
-arrays batch bucket concat enumerate explain filter flat_map indexed load map open pad prefetch repeat shuffle size skip
-source stages take to_tf unbatch
+arrays batch bucket concat enqueue enumerate explain filter flat_map indexed load map open pad prefetch repeat shuffle size skip
+source stages take to_keras to_queue_runner to_tf unbatch
 """.split()
 
 
@@ -57,3 +58,18 @@ def test_importing_brings_no_framework_and_no_loop() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """Lazy names do not hide a misspelling."""
     assert not hasattr(af, "pipline")
+
+
+def test_the_queues_are_reached_without_an_import_of_their_own() -> None:
+    """They bring asyncio, so `import asyncfeed` leaves them where they are."""
+    code = "import sys, asyncfeed; assert 'asyncfeed.queues' not in sys.modules; print(asyncfeed.queues.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("'")[1::2] == [
+        "ClosedError",
+        "FIFOQueue",
+        "OutOfRangeError",
+        "PaddingFIFOQueue",
+        "PriorityQueue",
+        "QueueBase",
+        "RandomShuffleQueue",
+    ]
