@@ -24,9 +24,9 @@ from asyncfeed.formats.base import Decoder
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.sources import arrays, files, items, table
 from asyncfeed.storage.base import File
-from asyncfeed.threadsafe import threadsafe, threadsafe_generator
 
 if TYPE_CHECKING:
+    from asyncfeed.bridges.pydataset import pydataset
     from asyncfeed.bridges.tf_queue_dataset import queue_dataset
     from asyncfeed.coordinator import Coordinator
     from asyncfeed.feed import Feed
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from asyncfeed.formats.raw import raw
     from asyncfeed.formats.text import json, text
     from asyncfeed.stats import FeedStats
+    from asyncfeed.threadsafety import threadsafe, threadsafe_generator
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "lines",
     "npy",
     "npz",
+    "pydataset",
     "queue_dataset",
     "raw",
     "table",
@@ -80,9 +82,12 @@ _LATER = {
     "lines": "asyncfeed.formats.lines",
     "npy": "asyncfeed.formats.npy",
     "npz": "asyncfeed.formats.npz",
+    "pydataset": "asyncfeed.bridges.pydataset",
     "queue_dataset": "asyncfeed.bridges.tf_queue_dataset",
     "raw": "asyncfeed.formats.raw",
     "text": "asyncfeed.formats.text",
+    "threadsafe": "asyncfeed.threadsafety",
+    "threadsafe_generator": "asyncfeed.threadsafety",
 }
 
 

@@ -112,7 +112,7 @@ def goal(
 def small(*, quick: bool) -> Section:
     """Measure 4 KB files."""
     section = new_section("Files: 4 KB each", "small")
-    size = quickly(2_000) if quick else Size(20_000, 1.5, 7)
+    size = quickly(2_000) if quick else Size(20_000, 1.0, 5)
     makers = (
         *(readers.ours, readers.bare, readers.serial, readers.by_hand),
         *(peers.tf_data, peers.tf_generator, peers.torch, peers.torchdata, peers.grain, peers.spdl),
@@ -128,7 +128,7 @@ def small(*, quick: bool) -> Section:
 def large(*, quick: bool) -> Section:
     """Measure 1 MB files."""
     section = new_section("Files: 1 MB each", "large")
-    size = quickly(96) if quick else Size(400, 1.5, 7)
+    size = quickly(96) if quick else Size(400, 1.0, 5)
     makers = (
         *(readers.ours, readers.ours_tf, readers.bare, readers.bare_reused, readers.serial),
         *(peers.tf_data, peers.torch, peers.grain, peers.spdl),
@@ -146,7 +146,7 @@ def large(*, quick: bool) -> Section:
 def ragged(*, quick: bool) -> Section:
     """Measure ragged files, padded to the longest of the batch."""
     section = new_section("Files: ragged, 20 to 200 x 40, padded", "ragged")
-    size = quickly(1_000) if quick else Size(4_000, 1.5, 7)
+    size = quickly(1_000) if quick else Size(4_000, 1.0, 5)
     makers = (readers.ours, readers.serial, partial(peers.tf_data, ragged=True), peers.torch, peers.spdl)
     with fileset("ragged", size.count) as files:
         times = compete(section, makers, files, size)
@@ -193,7 +193,7 @@ def cold(*, quick: bool) -> Section:
 def busy(*, quick: bool) -> Section:
     """Measure 4 KB files while the consumer holds the GIL for 1 ms per batch."""
     section = new_section("Files: 4 KB each, the consumer computes", "busy")
-    size = quickly(2_000) if quick else Size(20_000, 1.5, 7)
+    size = quickly(2_000) if quick else Size(20_000, 1.0, 5)
     rounds = calibrated(0.001)
     makers = (
         *(readers.ours, readers.ours_switching, readers.bare, readers.serial),

@@ -27,7 +27,7 @@ LAYERS = (
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.
-BESIDE = {"queues", "coordinator", "threadsafe"}
+BESIDE = {"queues", "coordinator", "threadsafety"}
 # (importer, imported) allowed inside a function only: the descriptions know nothing of what runs them.
 LAZY_ONLY = {("pipeline", "feed")}
 # Allowed against the order, inside a function: `to_tf` is a method for its user's sake.
@@ -45,7 +45,7 @@ STARTS_TASKS = ("engine/run.py", "engine/threads.py", "testing.py", "cli.py")
 STARTS_OTHERS = ("engine/", "testing.py", "cli.py")
 CALLS = {
     # The task that draws from an async generator must not be the one that wants the item: that may be cancelled.
-    "create_task": (*STARTS_TASKS, "threadsafe.py"),
+    "create_task": (*STARTS_TASKS, "threadsafety.py"),
     "TaskGroup": STARTS_TASKS,
     # A queue runner of TensorFlow's hands out threads that its caller may start later.
     "Thread": (

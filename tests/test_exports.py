@@ -10,7 +10,7 @@ import asyncfeed as af
 
 PUBLIC = """
 AsyncfeedError ClosedError Coordinator Corrupt Decoder Failure Feed FeedStats File Pipeline PipelineError StateError StoreError
-Unavailable arrays concat files items json lines npy npz queue_dataset raw table text
+Unavailable arrays concat files items json lines npy npz pydataset queue_dataset raw table text
 threadsafe threadsafe_generator zip
 """.split()
 

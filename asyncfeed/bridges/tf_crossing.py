@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import os
 import threading
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
-from asyncfeed.bridges.tf_interrupt import CTRL_C, Interrupts
 from asyncfeed.bridges.tf_layout import Layout
 from asyncfeed.engine.pump import Pump
 from asyncfeed.engine.run import EXIT
@@ -125,9 +123,6 @@ class Bridge:
         self._lock = threading.Lock()
         self._offers: dict[int, Offer] = {}
         self._crossings: dict[int, Crossing] = {}
-        self._feeds: dict[int, Feed[Any]] = {}
-        within = os.path.dirname(tf.__file__)  # noqa: PTH120 - compared with names of files, as text
-        self._interrupts = Interrupts(within, self._interrupt, lambda: bool(self._offers or self._feeds))
         with tf.device("CPU:0"):
             # Holds one element as long as Python may be called: TensorFlow drops iterators at exit too.
             self._alive = self._new_queue("alive", [tf.int64])
@@ -143,24 +138,9 @@ class Bridge:
 
     # -- datasets
 
-    def listen(self) -> None:
-        """Let Ctrl-C end a wait for data; for datasets that are made on the main thread."""
-        self._interrupts.listen()
-
-    def _began(self, number: int, feed: Feed[Any]) -> None:
-        # Either the run is there when Ctrl-C stops all of them, or Ctrl-C has been when it is checked.
-        self._feeds[number] = feed
-        if self._interrupts.pending():
-            feed.stop(CTRL_C)
-
-    def _interrupt(self) -> None:
-        for feed in list(self._feeds.values()):
-            feed.stop(CTRL_C)
-
     def forget(self, token: int) -> None:
         """Let go of a dataset that cannot be iterated any more."""
         self._offers.pop(token).withdraw()
-        self._interrupts.look()
 
     def queued(self, offer: Offer, layout: Layout) -> tuple[int, Any]:
         """Return a dataset over queues, and its number."""
@@ -237,22 +217,19 @@ class Bridge:
         thread = f"asyncfeed-tf-{number}-pump"
         free = partial(self._names.append, name)
         self._crossings[number] = Crossing(tf, run, layout, queue, thread, free)
-        self._began(number, run[0])
         return queue, number
 
     def _close(self, run: Any) -> int:
         error = self._crossings[int(run)].finish()
         if error is not None:
             raise error
-        del self._crossings[int(run)], self._feeds[int(run)]
-        self._interrupts.look()
+        del self._crossings[int(run)]
         return 0
 
     def _generate(self, token: Any) -> Iterator[Any]:
-        offer, number = self._offer(int(token)), next(self._numbers)
+        offer = self._offer(int(token))
         layout = Layout(offer.signature)
         feed, items = offer.open()
-        self._began(number, feed)
         error: Exception | None = None
         try:
             for item in items:
@@ -262,8 +239,6 @@ class Bridge:
             error = as_text(raised, feed.failure)
         finally:
             feed.stop(LET_GO)
-            del self._feeds[number]
-            self._interrupts.look()
         if error is not None:
             del offer, layout, feed, items  # the frame is kept with the exception
             raise error

@@ -68,7 +68,6 @@ def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = 
             offer.signature = layout.signature
             made = bridge().queued if via == "queue" else bridge().generated
             token, dataset = made(offer, layout)
-            bridge().listen()
         except BaseException:
             offer.withdraw()
             raise

@@ -21,6 +21,8 @@ SLOW = 50e-6
 """Samples that take longer than this are worth a second thread; shorter ones only fight over the GIL: 4 KB files
 in batches, read by one thread or by eight, make 138,000 a second or 41,000."""
 
+SURE = 4
+"""Items that take so many times longer than that need no second look."""
 FEW, MANY = 4, 32
 """How many threads to begin with, where more than one may help: the rest is for the tuner to find."""
 CORES = os.cpu_count() or 1
@@ -52,6 +54,7 @@ class Hops:
         self._bound = SLOW * unit
         self._size = 1
         self._seconds: float | None = None
+        self._over = False
         self.slow = False
         """Whether items take so long that a second thread may help."""
         self._waits: float | None = None
@@ -125,4 +128,8 @@ class Hops:
         self._seconds = now = seconds if before is None else max(seconds, 0.75 * before + 0.25 * seconds)
         # Towards what is worth a hop: doubling on the way up, at once on the way down.
         self._size = max(1, min(int(HOP_SECONDS / max(now, 1e-9)), 2 * self._size, SPAN))
-        self.slow = now > self._bound
+        # One slow hop may be the machine's fault; one that is far too slow is not.
+        over = seconds > self._bound
+        if over is self._over or seconds > SURE * self._bound:
+            self.slow = over
+        self._over = over

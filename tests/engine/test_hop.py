@@ -70,6 +70,20 @@ def test_a_slow_item_shrinks_the_group_at_once() -> None:
     assert after(each, rounds=1) == (1, True)
 
 
+def test_one_hop_that_was_held_up_brings_no_threads() -> None:
+    """The next one tells; where it took far too long nobody need ask again."""
+    each = hops(10 * US, 10 * US)
+    after(each)
+    each._threads.told = 100 * US, 0.0  # type: ignore[attr-defined]
+    assert not after(each, rounds=1)[1]
+    assert after(each, rounds=1)[1]
+    each._threads.told = 10 * US, 0.0  # type: ignore[attr-defined]
+    assert after(each, rounds=1)[1]
+    assert not after(each, rounds=1)[1]
+    each._threads.told = 1000 * US, 0.0  # type: ignore[attr-defined]
+    assert after(each, rounds=1)[1]
+
+
 def test_a_batch_is_as_slow_as_its_samples() -> None:
     """32 samples of 10 us are not one item of 320 us: one thread reads them best."""
     assert not after(hops(320 * US, 320 * US, unit=32))[1]
