@@ -169,6 +169,13 @@ def hangs(x):
     return x, os.getpid()
 
 
+def tells_and_hangs(x):
+    """Write into the pipe that this is where it hangs."""
+    with open(x, "w") as file:
+        file.write(f"{os.getpid()}")
+    threading.Event().wait()
+
+
 def starts_child(x):
     """Wait for a program that never ends."""
     child = subprocess.Popen(["sleep", "1000"])
