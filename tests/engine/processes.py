@@ -11,6 +11,7 @@ PRELUDE = r"""
 import asyncio, builtins, os, signal, sys, threading, time
 import asyncfeed as af
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
 reached = set()
 
 async def waits(x):
