@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,9 @@ class FeedStats:
     """The most bytes that were in flight."""
     memory_limit: int
     """What bounds them."""
-    concurrency: Mapping[str, int] = field(default_factory=dict)
-    """Stage by stage, how many calls at a time it may make: what was asked for, or what "auto" has found."""
+    concurrency: tuple[tuple[str, int], ...] = ()
+    """The name of each stage that calls a function, and how many calls at a time it may make: what was asked
+    for, or what "auto" has found."""
 
     def __str__(self) -> str:
         """Return the numbers as a table."""
@@ -44,7 +44,7 @@ class FeedStats:
         ]
         if self.skipped:
             rows.append(("skipped", f"{self.skipped:,}", ""))
-        rows += [(f"at a time: {name}", f"{count:,}", "") for name, count in self.concurrency.items()]
+        rows += [(f"at a time: {name}", f"{count:,}", "") for name, count in self.concurrency]
         return "\n".join(f"{name:<24}{value:>14}{rate:>16}" for name, value, rate in rows)
 
 

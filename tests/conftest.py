@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 from asyncfeed.testing import Leaks, run_virtual
@@ -16,6 +17,10 @@ try:
     import uvloop
 except ImportError:  # it does not exist for Windows
     uvloop = None
+
+# A test that asserts no time must not fail for one.
+hypothesis.settings.register_profile("timeless", deadline=None)
+hypothesis.settings.load_profile("timeless")
 
 SEEDS = range(int(os.environ.get("ASYNCFEED_SEEDS", "8")))
 

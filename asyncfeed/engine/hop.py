@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from time import perf_counter, thread_time
 from types import CoroutineType
@@ -12,7 +11,7 @@ from typing import Any
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.origin import ItemPlace
 from asyncfeed.engine.threads import Threads
-from asyncfeed.stages.base import Work
+from asyncfeed.stages.base import Work, usable_cores
 
 HOP_SECONDS = 2e-3
 HOP_BYTES = 1 << 20
@@ -25,7 +24,6 @@ SURE = 4
 """Items that take so many times longer than that need no second look."""
 FEW, MANY = 4, 32
 """How many threads to begin with, where more than one may help: the rest is for the tuner to find."""
-CORES = os.cpu_count() or 1
 LATE = 4
 """A hop that takes this many times as long as it should ends early, and the rest of its items is taken anew."""
 
@@ -52,6 +50,7 @@ class Hops:
         self._goes_on = work.on_error == "skip"
         self._name = name
         self._bound = SLOW * unit
+        self._cores = usable_cores()
         self._size = 1
         self._seconds: float | None = None
         self._over = False
@@ -68,7 +67,7 @@ class Hops:
     @property
     def most(self) -> int:
         """How many threads all cores keep up with, twice over: more would wait for a core."""
-        return max(FEW, int(2 * CORES * (self._waits or 1)))
+        return max(FEW, int(2 * self._cores * (self._waits or 1)))
 
     def group(self, count: int, costs: Sequence[int], ratio: float) -> int:
         """Return how many of `count` items go into the next hop.

@@ -26,8 +26,7 @@ from asyncfeed.engine.process import Worker, main_script
 from asyncfeed.engine.shared import Arena, Failed
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Work
-from asyncfeed.stages.map import usable_cores
+from asyncfeed.stages.base import Work, usable_cores
 
 log = logging.getLogger("asyncfeed")
 

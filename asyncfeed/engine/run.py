@@ -72,7 +72,7 @@ class Run:
         self._reported = False
         self._started = perf_counter()
         self._ended: float | None = None
-        self._found: dict[str, int] = {}
+        self._found: tuple[tuple[str, int], ...] = ()
 
     # -- what steps use: see `Means`
 
@@ -236,8 +236,8 @@ class Run:
             concurrency=self._found if self._ended else self._concurrency(),
         )
 
-    def _concurrency(self) -> dict[str, int]:
-        return {step.name: step.calls for step in self.steps if step.calls}
+    def _concurrency(self) -> tuple[tuple[str, int], ...]:
+        return tuple((step.name, step.calls) for step in self.steps if step.calls)
 
 
 def _fault(error: BaseException) -> Failure:

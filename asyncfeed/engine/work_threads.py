@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 from asyncfeed.engine.channel import Channel
@@ -21,8 +22,36 @@ from asyncfeed.stages.base import Work
 INLINE = 64 * 1024
 """What our own functions may be given on the loop, in bytes of results."""
 
-Taken = tuple[Entry, int, list[Any], int | None]
-"""Items for a hop: their entry, the place of the first, and their part of the budget where they have one."""
+
+@dataclass(slots=True)
+class Taken:
+    """Items for a hop."""
+
+    entry: Entry
+    start: int
+    """The place of the first of them in the entry."""
+    items: list[Any]
+    predicted: int | None = None
+    """Their part of the budget, where they have one."""
+
+    @property
+    def stop(self) -> int:
+        """The place after the last of them."""
+        return self.start + len(self.items)
+
+    @property
+    def weight(self) -> int:
+        """What they weigh, where that is known one by one."""
+        return sum(self.entry.costs[self.start : self.stop])
+
+    def split(self, size: int) -> Taken:
+        """Keep the first `size` items; return the rest, with its part of the budget."""
+        rest = None if self.predicted is None else self.predicted * (len(self.items) - size) // len(self.items)
+        cut = Taken(self.entry, self.start + size, self.items[size:], rest)
+        del self.items[size:]
+        if self.predicted is not None and rest is not None:
+            self.predicted -= rest
+        return cut
 
 
 class ThreadWork(WorkStep):
@@ -61,42 +90,38 @@ class ThreadWork(WorkStep):
                 group = results = None
                 await crew.rest()
                 continue
-            entry, i, group, predicted = taken
+            entry, group = taken.entry, taken.items
             on_loop = inline is not None and ((entry.weight or INLINE) < INLINE or all(map(inline, group)))
             if crew.short_handed and (self._current is not None or self._left) and not on_loop:
                 crew.hire(self._begun + (self._current.taken if self._current is not None else 0))
-            if entry.big:
-                weight = sum(entry.costs[i : i + len(group)])
-                if predicted is None:
-                    predicted = await self._admit(entry, i, len(group), weight)
-            places = [ItemPlace(origin, each) for each in entry.ordinals[i : i + len(group)]] if placed else None
+            if entry.big and taken.predicted is None:
+                taken.predicted = await self._admit(entry, taken.start, len(group), taken.weight)
+            places = None
+            if placed:
+                places = [ItemPlace(origin, each) for each in entry.ordinals[taken.start : taken.stop]]
             if on_loop:
                 results = hops.call(group, places)
             else:
                 results = await hops.run(group, places, crew.working)
                 if self._auto:
                     self._heed()
-            size = len(results)
-            if size < len(group):
-                rest = None if predicted is None else predicted * (len(group) - size) // len(group)
-                self._left.append((entry, i + size, group[size:], rest))
-                del group[size:]
-                if predicted is not None and rest is not None:
-                    weight, predicted = sum(entry.costs[i : i + size]), predicted - rest
+            if len(results) < len(group):
+                self._left.append(taken.split(len(results)))
                 crew.arrived()
+            start, stop = taken.start, taken.stop
             entry.special |= self._work.shape == "filter"
-            for place, result in enumerate(results, i):
+            for place, result in enumerate(results, start):
                 if type(result) is Raised:
-                    self._failed(entry, place, group[place - i], result.error)
+                    self._failed(entry, place, group[place - start], result.error)
                 else:
                     entry.out[place] = result
-            if predicted is not None:
-                self._weighed(entry, entry.out[i : i + size], weight, predicted)
+            if taken.predicted is not None:
+                self._weighed(entry, entry.out[start:stop], taken.weight, taken.predicted)
             if entry.order is not None:
-                entry.order.extend(range(i, i + size))
+                entry.order.extend(range(start, stop))
                 if self._progress.waiting:
                     self._progress.open()
-            elif i <= entry.awaited < i + size:
+            elif start <= entry.awaited < stop:
                 self._progress.open()
             taken = group = results = places = result = None  # sent on: not ours to keep alive
             if on_loop:
@@ -115,15 +140,12 @@ class ThreadWork(WorkStep):
     def _take(self) -> Taken | None:
         """Take the items of the next hop: first what an earlier one gave back; None where there is nothing."""
         if self._left:
-            entry, i, group, predicted = self._left.popleft()
-            size = self._hops.group(len(group), entry.costs[i:], self._weights.ratio)
-            if size < len(group):
-                rest = None if predicted is None else predicted * (len(group) - size) // len(group)
-                self._left.appendleft((entry, i + size, group[size:], rest))
-                del group[size:]
-                if predicted is not None and rest is not None:
-                    predicted -= rest
-            return entry, i, group, predicted
+            taken = self._left.popleft()
+            costs = taken.entry.costs[taken.start :]
+            size = self._hops.group(len(taken.items), costs, self._weights.ratio)
+            if size < len(taken.items):
+                self._left.appendleft(taken.split(size))
+            return taken
         current = self._current
         if current is None or (current.big and self._probing):
             return None
@@ -139,4 +161,4 @@ class ThreadWork(WorkStep):
         current.taken = i + size
         if current.taken == count:
             self._advance()
-        return current, i, group, None
+        return Taken(current, i, group)

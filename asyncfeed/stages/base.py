@@ -13,6 +13,7 @@ Nothing in here, or in any stage, imports asyncio or the engine.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -287,3 +288,11 @@ def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tupl
             return indexed, stages[place:]
         indexed = rearranged
     return indexed, ()
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system tells
+        return os.cpu_count() or 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Concurrency, Node, OnError, Work, check_count
+from asyncfeed.stages.base import Concurrency, Node, OnError, Work, check_count, usable_cores
 from asyncfeed.stages.policy import check_fn, check_policy, is_async
 
 _WORD = (1 << 64) - 1
@@ -85,14 +84,6 @@ class Map(Node):
     def length(self, upstream: int) -> int | None:
         """As many as there were, unless some may be skipped."""
         return upstream if self.on_error == "raise" else None
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system tells
-        return os.cpu_count() or 1
 
 
 def _check_sendable(fn: Callable[..., Any]) -> None:

@@ -26,8 +26,8 @@ WAITS = 1.25
 class Opener:
     """Opens files one after the other and, where reads wait for the disk, some ahead with a hint to the system.
 
-    4 KB files that are not in memory are read six times as fast with the hint; where they are, it costs a tenth
-    of a read. So it is given at first, and then while reading waits. Any number of threads may call it.
+    4 KB files that are not in memory come about twice as fast with the hint; where they are, it costs a tenth of
+    a read. So it is given at first, and then while reading waits. Any number of threads may call it.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from asyncfeed.engine import channel, flat, hop, plan, source
 from asyncfeed.testing import run_virtual
 from tests.engine.model import Case, pipelines
 
-slow = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+slow = settings(max_examples=300, suppress_health_check=list(HealthCheck))
 
 
 async def collect(pipeline: af.Pipeline[Any], memory_limit: int | None = None) -> tuple[list[Any], int]:
@@ -52,14 +52,14 @@ def test_a_pipeline_is_its_model(case: Case, seed: int, limit: int | None, lengt
         assert used == 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(case=pipelines())
 def test_a_background_thread_delivers_the_same(case: Case) -> None:
     """`for` and `async for` are the same pipeline."""
     assert list(case.pipeline) == case.epoch()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(case=pipelines())
 def test_plain_asyncio_delivers_the_same(case: Case) -> None:
     """Nothing depends on the virtual loop."""

@@ -133,18 +133,19 @@ def test_a_function_that_never_waits_needs_no_crowd(monkeypatch: pytest.MonkeyPa
 
 
 def test_stats_say_what_auto_has_found() -> None:
-    """Each stage that calls a function, during the run and after it."""
+    """Each stage that calls a function, also two that are written the same, during the run and after it."""
 
-    async def main() -> dict[str, int]:
+    async def main() -> tuple[tuple[str, int], ...]:
         store = Store(limit=6)
-        async with af.items(range(4000)).map(store.read).map(abs, concurrency=3).batch(8).open() as feed:
-            assert set(feed.stats().concurrency.values()) == {32, 3}
+        numbers = af.items(range(4000)).map(store.read)
+        async with numbers.map(abs, concurrency=3).map(abs, concurrency=3).batch(8).open() as feed:
+            assert [count for _, count in feed.stats().concurrency] == [32, 3, 3]
             _ = [batch async for batch in feed]
-        return dict(feed.stats().concurrency)
+        return feed.stats().concurrency
 
-    found, asked = run_virtual(main).values()
-    assert asked == 3
-    assert 1 <= found <= 40
+    found, *asked = run_virtual(main)
+    assert asked == [("map(abs, concurrency=3)", 3)] * 2
+    assert 1 <= found[1] <= 40
 
 
 class TestTuner:

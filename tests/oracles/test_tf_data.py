@@ -13,7 +13,7 @@ import asyncfeed as af
 
 pytestmark = pytest.mark.tensorflow
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 lengths = st.lists(st.integers(0, 12), min_size=1, max_size=25)
 
 

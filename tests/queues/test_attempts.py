@@ -100,7 +100,7 @@ def state(attempt: Attempt) -> str:
     return {type(None): "done", ClosedError: "closed", OutOfRangeError: "end"}[type(attempt.error)]
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(kind=KINDS, capacity=st.none() | st.integers(1, 4), keep=st.integers(0, 3), operations=OPERATIONS)
 def test_it_does_what_the_rules_say(kind: str, capacity: int | None, keep: int, operations: list[Any]) -> None:
     """Who has finished how, with what, and what is left: after every operation. No element is lost or doubled."""
@@ -211,7 +211,7 @@ def test_one_enqueued_element_that_nobody_heard_of_leaves_again(make: Any) -> No
     assert sorted(queue.store.take()[1] for _ in range(3)) == ["a", "b", "c"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000))
 def test_shuffling_is_uniform_and_repeats_with_its_seed(seed: int) -> None:
     def order() -> list[int]:

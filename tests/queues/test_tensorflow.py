@@ -215,7 +215,7 @@ ran = {"programs": 0, "operations": 0, "waited": 0}
 
 
 @pytest.mark.parametrize("name", ["fifo", "padding", "shuffle", "priority"])
-@settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=PROGRAMS, suppress_health_check=list(HealthCheck))
 @given(capacity=st.sampled_from([1, 2, 3, 5, -1]), keep=SMALL, operations=OPERATIONS)
 def test_programs_do_what_they_do_in_tensorflow(
     tf: Any, desk: Desk, loop: Any, name: str, capacity: int, keep: int, operations: list[tuple[str, Any]]

@@ -23,7 +23,7 @@ from asyncfeed.stages.load_batch import LoadBatch
 from asyncfeed.stages.read_rows import Surprise
 from asyncfeed.testing import Leaks
 
-many = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 
 
 def same(x: Any) -> Any:

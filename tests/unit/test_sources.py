@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from asyncfeed.stages.base import Indexed
 
-few = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=100, suppress_health_check=list(HealthCheck))
 
 
 class Dataset:
