@@ -95,7 +95,8 @@ class Outputs:
 
     def to_queue_runner(
         self, queue_or_enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,
-        enqueue_many: bool | None = None, memory_limit: int | None = None,
+        enqueue_many: bool | None = None, on_open: Callable[[Feed[Any]], None] | None = None,
+        memory_limit: int | None = None,
     ) -> Any:  # fmt: skip
         """Return a `tf.compat.v1.train.QueueRunner` that fills a queue, for `add_queue_runner`.
 
@@ -104,7 +105,8 @@ class Outputs:
         them. A dict goes by `names=` of the queue, or by the keys of `placeholders`.
 
         The end of the data closes the queue. A failing item stops the coordinator with its exception; a stop, from
-        it or by closing the session, ends an enqueue that waits. Each session gets a run of its own.
+        it or by closing the session, ends an enqueue that waits. Each session gets a run of its own; `on_open` is
+        called with its feed.
 
         Raises:
             PipelineError: the first item, which is read for it, does not fit the queue in dtype or shape.
@@ -115,12 +117,13 @@ class Outputs:
         from asyncfeed.bridges.tf_queues import to_queue_runner as made
 
         return made(
-            self._pipeline, queue_or_enqueue_op, placeholders, enqueue_many=enqueue_many, memory_limit=memory_limit
-        )
+            self._pipeline, queue_or_enqueue_op, placeholders,
+            enqueue_many=enqueue_many, on_open=on_open, memory_limit=memory_limit,
+        )  # fmt: skip
 
     def enqueue(
         self, sess: Any, enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,
-        coord: Any = None, memory_limit: int | None = None,
+        coord: Any = None, on_open: Callable[[Feed[Any]], None] | None = None, memory_limit: int | None = None,
     ) -> list[Thread]:  # fmt: skip
         """Start threads that feed `enqueue_op`; return them for `coord.join`. Otherwise as `to_queue_runner`.
 
@@ -128,4 +131,6 @@ class Outputs:
         """
         from asyncfeed.bridges.tf_queues import enqueue
 
-        return enqueue(self._pipeline, sess, enqueue_op, placeholders, coord=coord, memory_limit=memory_limit)
+        return enqueue(
+            self._pipeline, sess, enqueue_op, placeholders, coord=coord, on_open=on_open, memory_limit=memory_limit
+        )

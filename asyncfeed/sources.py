@@ -185,6 +185,21 @@ def _fetch(data: Sequence[Any], places: Sequence[int]) -> list[Any]:
     return [data[place] for place in places]
 
 
+KERAS = frozenset({"keras", "tensorflow", "tf_keras"})
+"""The packages whose `PyDataset` or `Sequence` a dataset may be made from."""
+
+
+def _is_dataset(data: object) -> bool:
+    """Return whether `data` is made for Keras: batches by number, and what is to be done between epochs."""
+    kind = type(data)
+    if not hasattr(kind, "__getitem__"):
+        return False
+    return hasattr(kind, "on_epoch_end") or any(
+        base.__name__ in ("PyDataset", "Sequence") and base.__module__.partition(".")[0] in KERAS
+        for base in kind.__mro__
+    )
+
+
 @overload
 def items(data: Callable[[], AsyncIterable[T]]) -> Pipeline[T]: ...
 @overload
@@ -200,12 +215,23 @@ def items(data: Any) -> Pipeline[Any]:
     shuffled exactly; it must not change while it is read. Other iterables are drawn on a thread, async ones on
     the loop, anew in each epoch.
 
+    The batches of a `keras.utils.PyDataset` or `Sequence` (or of anything with `[number]` and an `on_epoch_end`)
+    are read by several threads at a time, which it must allow for (or see `pydataset`); nothing of it is pickled.
+    `on_epoch_begin` and `on_epoch_end` of its own are called once an epoch: before its first batch is read, and
+    when all have been taken from here. Epochs do not overlap then, the length may change with them and is not
+    known before; otherwise the next epoch is read ahead while this one is used. An epoch that is broken off has no
+    end. A failing batch raises its own exception, with the batch's number in a note.
+
     >>> def squares():
     ...     for number in range(3):
     ...         yield number * number
     >>> list(items(squares).repeat(2))
     [0, 1, 4, 0, 1, 4]
     """
+    if _is_dataset(data):
+        from asyncfeed.bridges.pydataset import pydataset  # noqa: PLC0415 - who has no dataset can do without
+
+        return pydataset(data)
     return Pipeline(Items(data))
 
 

@@ -59,7 +59,11 @@ PRINTS = {
         "ours: 5 5 5",
         "ours, from the arrays: 5 5 5",
     ],
-    "seed_003_sequence": ["batches: old 6, ours 6", "both have learned the same: True"],
+    "seed_003_sequence": [
+        "old, batches: 6",
+        "ours, the same object, batches: 6, learned the same: True",
+        "ours, from the arrays, batches: 6, learned the same: True",
+    ],
     "seed_003_threadsafe": [
         "old, each item once: True",
         "ours, each item once: True",
@@ -115,6 +119,22 @@ def test_the_program_prints_what_it_promises_and_leaves_no_thread(
     assert printed(name, capsys) == PRINTS[name]
     left = [thread.name for thread in set(threading.enumerate()) - before]
     assert not any(name.startswith("QueueRunner") for name in left)  # `nothing_left` looks for ours
+
+
+@pytest.mark.parametrize("name", PRINTS)
+def test_a_program_shows_the_old_way_beside_ours(name: str) -> None:
+    ways = {re.split("[,: ]", line)[0] for line in PRINTS[name]}
+    assert {"old", "ours"} <= ways
+
+
+def test_the_old_names_leave_out_the_last_file_of_each_shuffle_and_ours_none(tmp_path: Path) -> None:
+    program = load("seed_000_triplets")
+    program.write_files(tmp_path)
+    names = sorted(path.name for path in (tmp_path / "in").iterdir())
+    drawn = program.old_names(names)
+    for _ in range(3):
+        assert len({next(drawn) for _ in range(len(names) - 1)}) == len(names) - 1
+    assert sum(1 for _ in program.samples(tmp_path)) == len(names)
 
 
 def test_the_shuffle_program_gives_each_element_once_four_times(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -99,6 +100,7 @@ class Attempt:
             self.stop(LET_GO)
 
 
+@dataclass(eq=False, repr=False)
 class Passes(Offer):
     """The runs of a pipeline, as Keras goes through them.
 
@@ -108,18 +110,11 @@ class Passes(Offer):
     becomes the first pass if a question and an end follow.
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline[Any],
-        on_open: Callable[[Feed[Any]], None] | None,
-        memory_limit: int | None,
-    ) -> None:
-        super().__init__(pipeline, self._opened, memory_limit)
-        self._tell = on_open
-        self._feeds: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
-        self._asked = self._tentative = False
-        self._attempt: Attempt | None = None
-        self._again: Attempt | None = None
+    _feeds: weakref.WeakSet[Feed[Any]] = field(default_factory=weakref.WeakSet, init=False)
+    _asked: bool = field(default=False, init=False)
+    _tentative: bool = field(default=False, init=False)
+    _attempt: Attempt | None = field(default=None, init=False)
+    _again: Attempt | None = field(default=None, init=False)
 
     def asked(self) -> None:
         """Note that Keras asks for the length."""
@@ -162,10 +157,10 @@ class Passes(Offer):
         if attempt is not None:
             attempt.decide()
 
-    def _opened(self, feed: Feed[Any]) -> None:
+    def _open(self) -> Feed[Any]:
+        feed = super()._open()
         self._feeds.add(feed)
-        if self._tell is not None:
-            self._tell(feed)
+        return feed
 
 
 class ClassWeights:
@@ -203,7 +198,7 @@ def to_adapter(
     """Return a pipeline as a Keras `DataAdapter`; see `Pipeline.to_keras`."""
     if class_weight is not None:
         pipeline = pipeline.map(ClassWeights(class_weight))
-    return adapter_class()(pipeline, Passes(pipeline, on_open, memory_limit))
+    return adapter_class()(Passes(pipeline, on_open, memory_limit, "to_keras"))
 
 
 @cache
@@ -221,11 +216,10 @@ def adapter_class() -> Any:
     class KerasData(DataAdapter):  # type: ignore[misc]
         """The batches of a pipeline, for `fit`, `evaluate` and `predict`; each pass is its next epoch."""
 
-        def __init__(self, pipeline: Pipeline[Any], passes: Passes) -> None:
-            self._pipeline = pipeline
+        def __init__(self, passes: Passes) -> None:
             self._passes = passes
             self._dataset: Any = None
-            self._size = pipeline.size()
+            self._size = passes.pipeline.size()
             weakref.finalize(self, passes.withdraw).atexit = False
 
         # -- what Keras asks
@@ -266,7 +260,7 @@ def adapter_class() -> Any:
             if self._dataset is None:
                 from asyncfeed.bridges.tf_data import dataset_over
 
-                self._dataset = dataset_over(self._passes, self._pipeline)
+                self._dataset = dataset_over(self._passes, self._passes.pipeline)
             return self._dataset
 
         def get_numpy_iterator(self) -> Iterator[Any]:
@@ -297,7 +291,7 @@ def adapter_class() -> Any:
 
         def __repr__(self) -> str:
             """Return the call that makes it."""
-            return f"{self._pipeline!r}.to_keras()"
+            return f"{self._passes.pipeline!r}.to_keras()"
 
     return KerasData
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncfeed.errors import PipelineError
@@ -14,21 +15,20 @@ if TYPE_CHECKING:
     from asyncfeed.pipeline import Pipeline
 
 
+@dataclass(eq=False, repr=False)
 class Offer:
-    """The runs of a pipeline: each iteration gets one of its own, with the next epoch's number."""
+    """The runs of a pipeline: each iteration gets one of its own, with the next epoch's number.
 
-    def __init__(
-        self,
-        pipeline: Pipeline[Any],
-        on_open: Callable[[Feed[Any]], None] | None,
-        memory_limit: int | None,
-    ) -> None:
-        self.signature: Any = None
-        self._pipeline = pipeline
-        self._on_open = on_open
-        self._memory_limit = memory_limit
-        self._epochs = itertools.count()
-        self._begun: list[tuple[Feed[Any], Any]] = []
+    `method` is the one of `Pipeline` that was called, which errors name.
+    """
+
+    pipeline: Pipeline[Any]
+    on_open: Callable[[Feed[Any]], None] | None
+    memory_limit: int | None
+    method: str = "to_tf"
+    signature: Any = field(default=None, init=False)
+    _epochs: Iterator[int] = field(default_factory=itertools.count, init=False)
+    _begun: list[tuple[Feed[Any], Any]] = field(default_factory=list, init=False)
 
     def peek(self) -> Any:
         """Start the first run now and return its first item; the first iteration goes on with both."""
@@ -37,8 +37,9 @@ class Offer:
         try:
             first = next(feed)
         except StopIteration:
+            advice = "; give output_signature" if self.method == "to_tf" else ""
             raise PipelineError(
-                f"to_tf: {self._pipeline!r} has no items to infer a signature from; give output_signature"
+                f"{self.method}: {self.pipeline!r} has no items to infer a signature from{advice}"
             ) from None
         self._begun[0] = (feed, [first])
         return first
@@ -58,7 +59,7 @@ class Offer:
             feed.stop("the dataset was dropped")
 
     def _open(self) -> Feed[Any]:
-        feed = self._pipeline.open(memory_limit=self._memory_limit, epoch=next(self._epochs))
-        if self._on_open is not None:
-            self._on_open(feed)
+        feed = self.pipeline.open(memory_limit=self.memory_limit, epoch=next(self._epochs))
+        if self.on_open is not None:
+            self.on_open(feed)
         return feed

@@ -1,104 +1,158 @@
-"""`pydataset`: the batches of a `keras.utils.PyDataset`, or of anything like it, read by several threads.
+"""`items` over a `keras.utils.PyDataset`, or anything like it: its batches, read by several threads.
 
 Keras is not imported: what counts is `[number]`, a length, and the methods that Keras calls around an epoch.
+
+What is asked of the order is worked into the numbers of the batches, before they are read:
+
+    items(dataset).shuffle(seed=7).repeat(2)     is     numbers.shuffle(seed=7).repeat(2), then read()
+
+A dataset with hooks of its own is a stream of epochs. Each is a run over the numbers, within the run: the next
+begins when the hook has returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from asyncfeed.errors import PipelineError
 from asyncfeed.pipeline import Pipeline
-from asyncfeed.sources import Numbered
-from asyncfeed.stages.base import Concurrency, Indexed, Source
+from asyncfeed.sources import KERAS, Numbered
+from asyncfeed.stages.base import Concurrency, Indexed, Node, Source, Work
+from asyncfeed.stages.flat_map import FlatMap
+from asyncfeed.stages.map import Map
+from asyncfeed.stages.repeat import Repeat
+from asyncfeed.stages.shuffle import Shuffle
+from asyncfeed.stages.take import Skip, Take
 
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 
 
-def pydataset(
-    dataset: Any, *, shuffle: bool = False, seed: int = 0, concurrency: Concurrency = "auto"
-) -> Pipeline[Any]:
-    """Feed the batches of a `keras.utils.PyDataset` (a `Sequence` of Keras), as `dataset[number]` returns them.
+def pydataset(dataset: Any, *, concurrency: Concurrency = "auto") -> Pipeline[Any]:
+    """Feed the batches of a dataset as `items(dataset)` does, with a say in how many are read at a time.
 
-    `dataset[number]` runs on threads of this process, as many at a time as `concurrency` says ("auto": finds it),
-    so locks, open files and whatever else cannot be pickled may be in it; it must be safe to call from several.
-    `shuffle` puts the batches of each epoch in an order that `seed` and the epoch decide.
-
-    `on_epoch_begin` and `on_epoch_end` are called once an epoch where the dataset has its own: before its first
-    batch is read, and when all have been taken from here. Epochs do not overlap then, and the length may change
-    with them; otherwise the next epoch is read ahead while this one is used. An epoch that is broken off has no
-    end.
+    `items` knows a `keras.utils.PyDataset` or `Sequence`, and what has an `on_epoch_end`; this takes anything with
+    `[number]` and a length. `concurrency=1` is for one that several threads must not call. Order, hooks, errors:
+    see `items`. An epoch between hooks is a run within the run, with the default `memory_limit`.
 
     Raises:
-        PipelineError: it has no length: give `items` a function instead.
+        PipelineError: its length is no number.
 
     >>> class Squares:
     ...     num_batches = 3
     ...     def __getitem__(self, number):
     ...         return number * number
-    >>> list(pydataset(Squares()).repeat(2))
+    >>> list(pydataset(Squares(), concurrency=1).repeat(2))
     [0, 1, 4, 0, 1, 4]
     """
-    count_of(dataset)
-    if any(map(partial(_has_own, dataset), HOOKS)):
-        return Pipeline(EpochNumbers()).flat_map(Epoch(dataset, shuffle, seed, concurrency), concurrency=1)
-    return _read(dataset, shuffle, seed, concurrency)
+    return Batches(dataset, numbers_of(dataset), concurrency)
 
 
-def count_of(dataset: Any) -> int:
-    """Return how many batches an epoch has now."""
-    count = dataset.num_batches if hasattr(dataset, "num_batches") else len(dataset)
+def numbers_of(dataset: Any) -> Pipeline[int]:
+    """Return the numbers of the batches that an epoch has now."""
+    return Pipeline(Numbers(dataset, count_of(dataset)))
+
+
+def count_of(dataset: Any) -> int | None:
+    """Return how many batches an epoch has now; None where it has no end."""
+    try:
+        count = dataset.num_batches if hasattr(dataset, "num_batches") else len(dataset)
+    except (NotImplementedError, TypeError) as error:
+        raise PipelineError(
+            f"items: {type(dataset).__name__} does not say how many batches it has; give it a __len__, or a "
+            "num_batches, which is None where there is no end"
+        ) from error
+    if count is None:
+        return None
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise PipelineError(
-            f"pydataset: {type(dataset).__name__} has {count} batches an epoch, where a number is needed; "
-            "what has no end can be drawn one after the other: items(lambda: dataset)"
+            f"items: {type(dataset).__name__} has {count!r} batches an epoch, where a number is needed"
         )
     return count
 
 
-def _has_own(dataset: Any, hook: str) -> bool:
+def has_own(dataset: Any, hook: str) -> bool:
     """Return whether a dataset defines a hook, other than Keras' own that does nothing."""
     method = getattr(dataset, hook, None)
-    return method is not None and not getattr(method, "__module__", "").startswith("keras.")
+    return method is not None and getattr(method, "__module__", "").partition(".")[0] not in KERAS
 
 
-def _read(dataset: Any, shuffle: bool, seed: int, concurrency: Concurrency) -> Pipeline[Any]:
-    numbers: Pipeline[int] = Pipeline(BatchNumbers(dataset, count_of(dataset)))
-    if shuffle:
-        numbers = numbers.shuffle(seed=seed)
-    return numbers.map(dataset.__getitem__, concurrency=concurrency)
+class Batches(Pipeline[Any]):
+    """The batches of a dataset; a stage that follows and asks for their order goes before what reads them."""
+
+    __slots__ = ("_concurrency", "_dataset", "_numbers")
+
+    _dataset: Any
+    _numbers: Pipeline[int]
+    _concurrency: Concurrency
+
+    def __init__(self, dataset: Any, numbers: Pipeline[int], concurrency: Concurrency) -> None:
+        read: Node
+        if any(map(partial(has_own, dataset), HOOKS)):
+            read = ReadEpochs(dataset, numbers.stages, concurrency)
+            super().__init__(EpochNumbers(dataset), (read,))
+        else:
+            read = Read(dataset, concurrency)
+            super().__init__(numbers.source, (*numbers.stages, read))
+        read.steps()  # raises here where the concurrency is none
+        object.__setattr__(self, "_dataset", dataset)
+        object.__setattr__(self, "_numbers", numbers)
+        object.__setattr__(self, "_concurrency", concurrency)
+
+    def _then(self, node: Node) -> Pipeline[Any]:
+        between_hooks = isinstance(self.source, EpochNumbers)
+        if isinstance(node, Shuffle | Take | Skip) or (isinstance(node, Repeat) and not between_hooks):
+            numbers = self._numbers._then(node)  # noqa: SLF001 - a pipeline's, as this one is
+            return Batches(self._dataset, numbers, self._concurrency)
+        return super()._then(node)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batches, (self._dataset, self._numbers, self._concurrency)
 
 
-@dataclass(frozen=True, eq=False)
-class BatchNumbers(Source):
+# -- the numbers
+
+
+@dataclass(frozen=True)
+class Numbers(Source):
     """The numbers of the batches of a dataset."""
 
     dataset: Any
-    count: int
+    count: int | None
 
-    method: ClassVar[str] = "pydataset"
+    method: ClassVar[str] = "items"
 
-    def indexed(self) -> Indexed:
-        """Return the numbers."""
-        return Numbered(self.count, list, name="batch {}".format)
+    def indexed(self) -> Indexed | None:
+        """Return the numbers, where they have an end."""
+        return None if self.count is None else Numbered(self.count, list, name="batch {}".format)
+
+    def draw(self) -> tuple[Callable[[], Any], bool]:
+        """Return what counts without end."""
+        return itertools.count, False
 
     def __str__(self) -> str:
         """Return the call, with the dataset's type."""
-        return f"pydataset(<{type(self.dataset).__name__} of {self.count}>)"
+        return f"items({_brief(self.dataset, self.count)})"
 
 
 @dataclass(frozen=True)
 class EpochNumbers(Source):
     """One item an epoch: its number."""
 
-    method: ClassVar[str] = "pydataset"
+    dataset: Any
+
+    method: ClassVar[str] = "items"
 
     def indexed(self) -> Indexed:
         """Return the number."""
         return _EpochNumber()
+
+    def __str__(self) -> str:
+        """Return the call, with the dataset's type."""
+        return f"items({_brief(self.dataset, count_of(self.dataset))})"
 
 
 class _EpochNumber:
@@ -116,21 +170,67 @@ class _EpochNumber:
         return f"epoch {epoch}"
 
 
-@dataclass(frozen=True, eq=False)
-class Epoch:
-    """Makes the batches of one epoch, with what the dataset does around it."""
+def _brief(dataset: Any, count: int | None) -> str:
+    return f"<{type(dataset).__name__}{'' if count is None else f' of {count}'}>"
+
+
+# -- what reads the batches
+
+
+@dataclass(frozen=True)
+class Read(Node):
+    """Puts the batches in the place of their numbers."""
 
     dataset: Any
-    shuffle: bool
-    seed: int
     concurrency: Concurrency
 
-    def __call__(self, epoch: int) -> Iterator[Any]:
+    method: ClassVar[str] = "read"
+
+    def steps(self) -> Sequence[Work]:
+        """One call of the dataset per batch."""
+        return Map(self.dataset.__getitem__, concurrency=self.concurrency).steps()
+
+    @property
+    def one_to_one(self) -> bool:
+        """No batch can be left out or overtaken."""
+        return True
+
+    def length(self, upstream: int) -> int:
+        """As many as there are numbers."""
+        return upstream
+
+    def __str__(self) -> str:
+        """Return a call, as that of a stage."""
+        return "read()"
+
+
+@dataclass(frozen=True)
+class ReadEpochs(Node):
+    """Puts the batches of an epoch in the place of its number, in an `order`, between what the dataset does."""
+
+    dataset: Any
+    order: tuple[Node, ...]
+    concurrency: Concurrency
+
+    method: ClassVar[str] = "read"
+
+    def steps(self) -> Sequence[Work]:
+        """One epoch at a time."""
+        Read(self.dataset, self.concurrency).steps()
+        return FlatMap(self.batches, concurrency=1).steps()
+
+    def batches(self, epoch: int) -> Iterator[Any]:
         """Yield the batches of the epoch with this number."""
         dataset = self.dataset
         if hasattr(dataset, "on_epoch_begin"):
             dataset.on_epoch_begin()
-        with _read(dataset, self.shuffle, self.seed, self.concurrency).open(epoch=epoch) as feed:
+        numbers = numbers_of(dataset)
+        one: Pipeline[Any] = Pipeline(numbers.source, (*self.order, Read(dataset, self.concurrency)))
+        with one.open(epoch=epoch) as feed:
             yield from feed
         if hasattr(dataset, "on_epoch_end"):
             dataset.on_epoch_end()
+
+    def __str__(self) -> str:
+        """Return the calls."""
+        return ".".join(map(str, (*self.order, "read()")))

@@ -19,10 +19,11 @@ class Components:
     """The placeholders of an enqueue op, in the order of an item's leaves, or each for one key of a dict.
 
     A session converts whatever it is fed, 300 to the uint8 44 and 5.7 to 5. So each item is checked first; one
-    that does not fit raises `PipelineError`, naming the component.
+    that does not fit raises `PipelineError`, naming the component and the `method` that was called.
     """
 
-    def __init__(self, placeholders: Sequence[Any] | Mapping[str, Any]) -> None:
+    def __init__(self, placeholders: Sequence[Any] | Mapping[str, Any], method: str = "to_queue_runner") -> None:
+        self._method = method
         self._keys = list(placeholders) if isinstance(placeholders, Mapping) else None
         given = list(placeholders.values()) if isinstance(placeholders, Mapping) else list(placeholders)
         names = self._keys or [str(number) for number in range(len(given))]
@@ -30,18 +31,18 @@ class Components:
 
     def feed(self, item: Tree) -> dict[Any, Any]:
         """Return what a session is to be fed for an item."""
-        leaves = leaves_of(item, self._keys)
+        leaves = leaves_of(item, self._keys, self._method)
         if len(leaves) != len(self._all):
             raise PipelineError(
-                f"to_queue_runner: an item has {len(leaves)} leaves, but the queue takes {len(self._all)} "
+                f"{self._method}: an item has {len(leaves)} leaves, but the queue takes {len(self._all)} "
                 "components; give all items as many with .map()"
             )
         for component, leaf in zip(self._all, leaves, strict=True):
-            component.check(leaf)
+            component.check(leaf, self._method)
         return {component.placeholder: leaf for component, leaf in zip(self._all, leaves, strict=True)}
 
 
-def leaves_of(item: Tree, keys: Sequence[str] | None) -> list[Any]:
+def leaves_of(item: Tree, keys: Sequence[str] | None, method: str = "to_queue_runner") -> list[Any]:
     """Return the leaves of an item, or the values of a dict in the order of the keys.
 
     A dict goes only where there are keys: its own order says nothing.
@@ -52,7 +53,7 @@ def leaves_of(item: Tree, keys: Sequence[str] | None) -> list[Any]:
     is_dict = isinstance(item, Mapping)
     if keys is None and is_dict:
         raise PipelineError(
-            f"to_queue_runner: an item is a dict of {sorted(map(str, item))}: give the queue names=[...], give "
+            f"{method}: an item is a dict of {sorted(map(str, item))}: give the queue names=[...], give "
             "placeholders={...} with an enqueue op, or make it a tuple with .map()"
         )
     if keys is None:
@@ -60,7 +61,7 @@ def leaves_of(item: Tree, keys: Sequence[str] | None) -> list[Any]:
     if not is_dict or set(item) != set(keys):
         shown = f"a dict of {sorted(map(str, item))}" if is_dict else f"a {type(item).__name__}"
         raise PipelineError(
-            f"to_queue_runner: the queue takes a dict of {sorted(keys)}, but an item is {shown}; use .map()"
+            f"{method}: the queue takes a dict of {sorted(keys)}, but an item is {shown}; use .map()"
         )
     return [item[key] for key in keys]
 
@@ -74,7 +75,7 @@ class Component:
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] | None
 
-    def check(self, leaf: Any) -> None:
+    def check(self, leaf: Any, method: str) -> None:
         """Raise where a leaf does not fit."""
         if type(leaf) in KINDS:
             fits = self.dtype.kind in KINDS[type(leaf)]
@@ -86,7 +87,7 @@ class Component:
             return
         shape = "any shape" if self.shape is None else f"shape {self.shape}"
         raise PipelineError(
-            f"to_queue_runner: component {self.name} of an item is {_shown(leaf)}, but the queue takes "
+            f"{method}: component {self.name} of an item is {_shown(leaf)}, but the queue takes "
             f"{self.placeholder.dtype.name} of {shape}; convert it with .map()"
         )
 

@@ -18,8 +18,11 @@ SCALARS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, c
 TEXT = (str, bytes)
 
 
-def infer(item: Tree, rule: Rule) -> Any:
-    """Return the signature of a pipeline with this first item: a tree of `tf.TensorSpec`."""
+def infer(item: Tree, rule: Rule, method: str = "to_tf") -> Any:
+    """Return the signature of a pipeline with this first item: a tree of `tf.TensorSpec`.
+
+    `method` is the one that was called, which errors name.
+    """
     import tensorflow as tf
 
     leaves, spec = flatten(item)
@@ -29,24 +32,23 @@ def infer(item: Tree, rule: Rule) -> Any:
             specs.append(tf.type_spec_from_value(None))
             continue
         shape = () if isinstance(leaf, TEXT) else open_shape(rule, np.shape(leaf))
-        specs.append(tf.TensorSpec(shape, _dtype_of(leaf, leaf_name(spec, number))))
-    return to_tf_structure(unflatten(spec, specs))
+        specs.append(tf.TensorSpec(shape, _dtype_of(leaf, leaf_name(spec, number), method)))
+    return to_tf_structure(unflatten(spec, specs), method)
 
 
-def to_tf_structure(tree: Any) -> Any:
+def to_tf_structure(tree: Any, method: str = "to_tf") -> Any:
     """Return a tree with tuples for lists, which tf.data takes for one tensor, and dicts for all mappings.
 
     Raises PipelineError for a container that tf.data does not know.
     """
     if isinstance(tree, Mapping):
-        return {key: to_tf_structure(value) for key, value in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(to_tf_structure, tree))
+        return {key: to_tf_structure(value, method) for key, value in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return tuple(map(to_tf_structure, tree))
+        parts = [to_tf_structure(each, method) for each in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     if hasattr(type(tree), "__dataclass_fields__"):
         raise PipelineError(
-            f"to_tf: tf.data knows no dataclasses; make the {type(tree).__name__} a dict: "
+            f"{method}: tf.data knows no dataclasses; make the {type(tree).__name__} a dict: "
             ".map(dataclasses.asdict), or a tuple, as the last stage"
         )
     return tree
@@ -56,14 +58,15 @@ class Layout:
     """The signature of a dataset, and how to bring items into it.
 
     `tensors` is for the thread that fills the queue, `arranged` for `from_generator`; both check each item,
-    and raise ValueError naming the leaf where it does not fit.
+    and raise ValueError naming the leaf where it does not fit, and the `method` that was called.
     """
 
-    def __init__(self, signature: Any) -> None:
+    def __init__(self, signature: Any, method: str = "to_tf") -> None:
         import tensorflow as tf
 
         self._tf = tf
-        self.signature = to_tf_structure(signature)
+        self._method = method
+        self.signature = to_tf_structure(signature, method)
         none = type(tf.type_spec_from_value(None))
         self.leaves: list[_Leaf | None] = []
         for place, each in enumerate(tf.nest.flatten(self.signature)):
@@ -73,12 +76,12 @@ class Layout:
                 text = each.dtype == tf.string
                 dtype = np.dtype(object) if text else np.dtype(each.dtype.as_numpy_dtype)
                 shape = None if each.shape.rank is None else tuple(each.shape.as_list())
-                self.leaves.append(_Leaf(place, each, dtype, shape))
+                self.leaves.append(_Leaf(method, place, each, dtype, shape))
             else:
-                raise PipelineError(f"to_tf: output_signature takes tf.TensorSpec, not {each!r}")
+                raise PipelineError(f"{method}: output_signature takes tf.TensorSpec, not {each!r}")
         self.specs = [leaf.spec for leaf in self.leaves if leaf is not None]
         if not self.specs:
-            raise PipelineError(f"to_tf: there is no array, number or text in {self.signature!r}")
+            raise PipelineError(f"{method}: there is no array, number or text in {self.signature!r}")
         self._known: Spec | None = None
         self._order: list[int] = []
 
@@ -88,7 +91,7 @@ class Layout:
         for leaf, value, name in self._pairs(item):
             if leaf is not None:
                 leaf.check(value, name)
-                tensors.append(_tensor(self._tf, leaf.spec.dtype, value, name))
+                tensors.append(_tensor(self._tf, leaf, value, name))
         return tensors
 
     def arranged(self, item: Tree) -> Any:
@@ -109,19 +112,20 @@ class Layout:
             value = values[number]
             if (leaf is None) is not (value is None):
                 name = leaf_name(spec, number)
-                raise ValueError(f"to_tf: {_called(name)} is {_shown(value)}, not {leaf.text if leaf else None}")
+                expected = leaf.text if leaf else None
+                raise ValueError(f"{self._method}: {_called(name)} is {_shown(value)}, not {expected}")
             pairs.append((leaf, value, "" if leaf is None else leaf.name))
         return pairs
 
     def _learn(self, item: Tree, spec: Spec) -> None:
         """Find out which leaf of ours is which of TensorFlow's: both sort the keys of dicts, but not all."""
-        numbers = to_tf_structure(unflatten(spec, range(spec.num_leaves)))
+        numbers = to_tf_structure(unflatten(spec, range(spec.num_leaves)), self._method)
         try:
             self._tf.nest.assert_same_structure(numbers, self.signature)
         except (TypeError, ValueError):
             raise ValueError(
-                f"to_tf: an item is {_outline(item)}, but the signature is {self.signature!r}: "
-                "give all items one structure with .map(), or say another output_signature"
+                f"{self._method}: an item is {_outline(item)}, but the signature is {self.signature!r}: give all "
+                f"items one structure with .map(){_or_say(self._method, 'another output_signature')}"
             ) from None
         self._order = self._tf.nest.flatten(numbers)
         for leaf, number in zip(self.leaves, self._order, strict=True):
@@ -134,6 +138,7 @@ class Layout:
 class _Leaf:
     """What one tensor must be."""
 
+    method: str
     place: int
     spec: Any
     dtype: np.dtype[Any]
@@ -166,8 +171,8 @@ class _Leaf:
         elif self._fits(getattr(value, "dtype", np.dtype(object)), np.shape(value)):
             return
         raise ValueError(
-            f"to_tf: {_called(name)} is {_shown(value)}, but the signature says {self.text}; "
-            "convert it with .map(), pad it, or give to_tf an output_signature with None for axes that vary"
+            f"{self.method}: {_called(name)} is {_shown(value)}, but the signature says {self.text}; convert it "
+            f"with .map() or pad it{_or_say(self.method, 'an output_signature with None for axes that vary')}"
         )
 
     def _fits(self, dtype: Any, shape: tuple[int, ...]) -> bool:
@@ -185,7 +190,12 @@ class _Leaf:
         )
 
 
-def _tensor(tf: Any, dtype: Any, value: Any, name: str) -> Any:
+def _or_say(method: str, signature: str) -> str:
+    """Return the rest of an advice, for the method that takes a signature."""
+    return f", or say {signature}" if method == "to_tf" else ""
+
+
+def _tensor(tf: Any, leaf: _Leaf, value: Any, name: str) -> Any:
     """Return a value as a tensor: in place where its memory is aligned for TensorFlow, or else as a copy."""
     if type(value) is np.ndarray:
         if shareable(value):
@@ -195,10 +205,10 @@ def _tensor(tf: Any, dtype: Any, value: Any, name: str) -> Any:
     elif tf.is_tensor(value):
         return value
     try:
-        return tf.constant(value, dtype)
+        return tf.constant(value, leaf.spec.dtype)
     except (TypeError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
-            f"to_tf: {_called(name)} is {_shown(value)}, which is no {dtype.name} ({error})"
+            f"{leaf.method}: {_called(name)} is {_shown(value)}, which is no {leaf.spec.dtype.name} ({error})"
         ) from None
 
 
@@ -218,7 +228,7 @@ def shareable(array: np.ndarray[Any, Any]) -> bool:
     )
 
 
-def _dtype_of(leaf: Any, name: str) -> Any:
+def _dtype_of(leaf: Any, name: str, method: str) -> Any:
     import tensorflow as tf
 
     if isinstance(leaf, TEXT):
@@ -233,7 +243,7 @@ def _dtype_of(leaf: Any, name: str) -> Any:
         return tf.as_dtype(dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype)
     except TypeError:
         raise PipelineError(
-            f"to_tf: {_called(name)} is {_shown(leaf)}, which TensorFlow has no tensor for; "
+            f"{method}: {_called(name)} is {_shown(leaf)}, which TensorFlow has no tensor for; "
             "leave it out or convert it with .map() as the last stage"
         ) from None
 

@@ -33,7 +33,7 @@ from asyncfeed.bridges.tf_components import Components, leaves_of
 from asyncfeed.errors import ClosedError, PipelineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
@@ -51,33 +51,33 @@ def to_queue_runner(
     placeholders: Placeholders | None = None,
     *,
     enqueue_many: bool | None = None,
+    on_open: Callable[[Feed[Any]], None] | None = None,
     memory_limit: int | None = None,
+    method: str = "to_queue_runner",
 ) -> Any:
-    """Return a queue runner over a pipeline; see `Pipeline.to_queue_runner`."""
+    """Return a queue runner over a pipeline; see `Pipeline.to_queue_runner`. `method` is what errors name."""
     import tensorflow as tf
 
     if not isinstance(target, (tf.queue.QueueBase, tf.Operation)):
-        raise PipelineError(f"to_queue_runner: takes a queue of TensorFlow's or an enqueue op, not {target!r}")
-    handle = target.queue_ref if isinstance(target, tf.queue.QueueBase) else _handle(target)
+        raise PipelineError(f"{method}: takes a queue of TensorFlow's or an enqueue op, not {target!r}")
+    handle = target.queue_ref if isinstance(target, tf.queue.QueueBase) else _handle(target, method)
     if isinstance(handle, tf.__internal__.EagerTensor):
-        raise PipelineError(
-            "to_queue_runner: queue runners need a queue in a tf.Graph; with eager execution use .to_tf()"
-        )
-    runs = Runs(pipeline, memory_limit)
+        raise PipelineError(f"{method}: needs a queue in a tf.Graph; with eager execution use .to_tf()")
+    runs = Runs(Offer(pipeline, on_open, memory_limit, method))
     first = runs.peek()
     with handle.graph.as_default():
         if isinstance(target, tf.Operation):
             if enqueue_many is not None:
-                raise PipelineError("to_queue_runner: the enqueue op that was given says enqueue_many itself")
+                raise PipelineError(f"{method}: the enqueue op that was given says enqueue_many itself")
             queue, op = _queue_of(target), target
-            placeholders = _inputs(target) if placeholders is None else placeholders
+            placeholders = _inputs(target, method) if placeholders is None else placeholders
         else:
             if placeholders is not None:
-                raise PipelineError("to_queue_runner: placeholders belong to an enqueue op; a queue gets its own")
+                raise PipelineError(f"{method}: placeholders belong to an enqueue op; a queue gets its own")
             queue = target
-            many = _many(queue, first) if enqueue_many is None else enqueue_many
+            many = _many(queue, first, method) if enqueue_many is None else enqueue_many
             op, placeholders = _enqueue_op(queue, many)
-        components = Components(placeholders)
+        components = Components(placeholders, method)
         for item in first:
             components.feed(item)
         return _runner_class()(queue, op, components, runs)
@@ -90,10 +90,13 @@ def enqueue(
     placeholders: Placeholders | None = None,
     *,
     coord: Any = None,
+    on_open: Callable[[Feed[Any]], None] | None = None,
     memory_limit: int | None = None,
 ) -> list[threading.Thread]:
     """Start to fill a queue; see `Pipeline.enqueue`."""
-    runner = to_queue_runner(pipeline, enqueue_op, placeholders, memory_limit=memory_limit)
+    runner = to_queue_runner(
+        pipeline, enqueue_op, placeholders, on_open=on_open, memory_limit=memory_limit, method="enqueue"
+    )
     threads: list[threading.Thread] = runner.create_threads(sess, coord=coord, start=True)
     return threads
 
@@ -101,11 +104,9 @@ def enqueue(
 # -- the enqueue op
 
 
-def _handle(op: Any) -> Any:
+def _handle(op: Any, method: str) -> Any:
     if op.type not in ENQUEUES:
-        raise PipelineError(
-            f"to_queue_runner: {op.name!r} is {op.type}, no enqueue op; give what queue.enqueue returned"
-        )
+        raise PipelineError(f"{method}: {op.name!r} is {op.type}, no enqueue op; give what queue.enqueue returned")
     return op.inputs[0]
 
 
@@ -117,25 +118,25 @@ def _queue_of(op: Any) -> Any:
     return tf.queue.QueueBase(dtypes=dtypes, shapes=None, names=None, queue_ref=op.inputs[0])
 
 
-def _inputs(op: Any) -> list[Any]:
+def _inputs(op: Any, method: str) -> list[Any]:
     """Return the placeholders that an op puts into its queue as they are."""
     inputs = list(op.inputs[1:])
     for each in inputs:
         if each.op.type != "Placeholder":
             raise PipelineError(
-                f"to_queue_runner: {op.name!r} enqueues {each.op.name!r}, which is {each.op.type} and no "
+                f"{method}: {op.name!r} enqueues {each.op.name!r}, which is {each.op.type} and no "
                 "placeholder; say which placeholders the items are for: placeholders=[...]"
             )
     return inputs
 
 
-def _many(queue: Any, first: list[Any]) -> bool:
+def _many(queue: Any, first: list[Any], method: str) -> bool:
     """Return whether an item has one axis more than the queue's elements: then it is a batch of them."""
     ranks = [shape.rank for shape in queue.shapes]
     more = {
         len(getattr(leaf, "shape", ())) - rank
         for item in first
-        for leaf, rank in zip(leaves_of(item, queue.names), ranks, strict=False)
+        for leaf, rank in zip(leaves_of(item, queue.names, method), ranks, strict=False)
         if rank is not None
     }
     return more == {1}
@@ -162,8 +163,8 @@ def _enqueue_op(queue: Any, many: bool) -> tuple[Any, Placeholders]:
 class Runs:
     """The runs of a pipeline, one for each session; the first is begun early, to see its first item."""
 
-    def __init__(self, pipeline: Pipeline[Any], memory_limit: int | None) -> None:
-        self._offer = Offer(pipeline, None, memory_limit)
+    def __init__(self, offer: Offer) -> None:
+        self._offer = offer
         self._begun: list[tuple[Feed[Any], Iterator[Any]]] = []
 
     def peek(self) -> list[Any]:

@@ -160,6 +160,50 @@ def test_an_exception_in_a_callback_stops_the_run() -> None:
     assert running(feeds) == 0
 
 
+def test_an_exception_in_the_validation_stops_both_runs() -> None:
+    class Fails(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_test_batch_end(self, batch: int, logs: object = None) -> None:
+            raise OddError("in the validation")
+
+    feeds: list[af.Feed[Any]] = []
+    endless = af.arrays(X, Y).repeat().batch(4)
+
+    def fit() -> None:
+        data, val = (endless.to_keras(on_open=feeds.append) for _ in range(2))
+        model().fit(
+            data,
+            steps_per_epoch=5,
+            validation_data=val,
+            validation_steps=5,
+            callbacks=[Fails()],
+            verbose=0,
+        )
+
+    try:
+        fit()
+    except OddError:
+        pass
+    assert len(feeds) == 2
+    assert running(feeds) == 0
+
+
+def test_early_stopping_by_the_validation_stops_both_runs() -> None:
+    feeds: list[af.Feed[Any]] = []
+    train, val = (af.arrays(X, Y).repeat().batch(4).to_keras(on_open=feeds.append) for _ in range(2))
+    stop = keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=1e9, patience=0)
+    history = model().fit(
+        train,
+        steps_per_epoch=5,
+        epochs=9,
+        validation_data=val,
+        validation_steps=5,
+        callbacks=[stop],
+        verbose=0,
+    )
+    assert len(history.epoch) == 2
+    assert running(feeds) == 0
+
+
 def test_the_end_of_a_with_block_stops_everything() -> None:
     feeds: list[af.Feed[Any]] = []
     with (

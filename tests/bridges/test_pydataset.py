@@ -1,4 +1,4 @@
-"""`pydataset`: batches of a Keras dataset, read by several threads, and its hooks around the epochs."""
+"""`items(keras.utils.PyDataset)`: Keras' own class, in `fit` and in `tf.data`; see also `tests/unit/test_datasets.py`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed import pydataset
 
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
+X = np.arange(12, dtype=np.float32).reshape(12, 1)
 
-class Plain(keras.utils.PyDataset):  # type: ignore[misc]
-    """Batches that are their number, with what cannot be pickled."""
 
-    def __init__(self, count: int = 5) -> None:
+class Dataset(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches (x, y) of two rows, with what cannot be pickled."""
+
+    def __init__(self, count: int = 6) -> None:
         super().__init__()
         self.lock = threading.Lock()
         self.count = count
@@ -27,131 +28,80 @@ class Plain(keras.utils.PyDataset):  # type: ignore[misc]
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, number: int) -> int:
+    def __getitem__(self, number: int) -> Any:
         with self.lock:
             self.log.append(number)
-        return number
+        x = X[2 * number : 2 * number + 2]
+        return x, 2 * x
 
 
-class Hooked(Plain):
+class Hooked(Dataset):
     """Batches say which epoch the object was in when they were read."""
 
     epoch = 0
 
-    def __getitem__(self, number: int) -> Any:  # noqa: ANN401
-        with self.lock:
-            self.log.append(number)
-            return self.epoch, number
+    def __getitem__(self, number: int) -> Any:
+        x, y = super().__getitem__(number)
+        return x, y + self.epoch
 
     def on_epoch_end(self) -> None:
         self.log.append("end")
         self.epoch += 1
 
 
-class Waiting(Plain):
-    """Its second batch is not read before a later one is."""
+class Endless(keras.utils.PyDataset):  # type: ignore[misc]
+    num_batches = None
 
-    def __init__(self) -> None:
-        super().__init__(40)
-        self.later = threading.Event()
-
-    def __getitem__(self, number: int) -> int:
-        if number == 1:
-            assert self.later.wait(30)
-        elif number >= 20:
-            self.later.set()
-        return number
+    def __getitem__(self, number: int) -> Any:
+        return np.full((2, 1), number, np.float32)
 
 
-def test_batches_come_in_order_and_are_read_once() -> None:
-    dataset = Plain()
-    assert list(pydataset(dataset)) == [0, 1, 2, 3, 4]
-    assert sorted(dataset.log) == [0, 1, 2, 3, 4]
+def model() -> Any:
+    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    made.compile(keras.optimizers.SGD(1e-3), "mse")
+    return made
 
 
-def test_batches_are_read_at_the_same_time() -> None:
-    assert list(pydataset(Waiting(), concurrency=2)) == list(range(40))
+def test_fit_reads_each_batch_once_an_epoch_where_keras_alone_reads_two_more() -> None:
+    ours, theirs = Dataset(), Dataset()
+    model().fit(af.items(ours).shuffle(seed=1).to_keras(), epochs=2, verbose=0)
+    model().fit(theirs, epochs=2, verbose=0)
+    assert sorted(ours.log) == sorted([*range(6), *range(6)])
+    assert len(theirs.log) == 2 * 6 + 2
 
 
-@pytest.mark.parametrize("kind", [Plain, Hooked])
-def test_each_epoch_is_shuffled_anew_and_the_same_for_a_seed(kind: type[Plain]) -> None:
-    once = list(pydataset(kind(20), shuffle=True, seed=3).repeat(2))
-    epochs = [[item if kind is Plain else item[1] for item in part] for part in (once[:20], once[20:])]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(20))
-    assert epochs[0] != epochs[1]
-    assert list(pydataset(kind(20), shuffle=True, seed=3).repeat(2)) == once
-    plain = list(pydataset(Plain(20), shuffle=True, seed=3).repeat(2))
-    assert [*epochs[0], *epochs[1]] == plain
+def test_the_number_of_steps_is_known_where_nothing_can_change_it() -> None:
+    assert af.items(Dataset()).to_keras().num_batches == 6
+    assert af.items(Hooked()).to_keras().num_batches is None
 
 
-def test_hooks_of_keras_own_do_not_separate_epochs() -> None:
-    assert pydataset(Plain()).repeat(2).size() == 10
-    assert pydataset(Hooked()).size() is None
-
-
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_an_epoch_ends_once_after_its_last_read_and_before_the_next(concurrency: int) -> None:
+def test_fit_ends_each_epoch_once_after_its_last_read() -> None:
     dataset = Hooked()
-    got = list(pydataset(dataset, concurrency=concurrency).repeat(3))
-    assert got == [(epoch, number) for epoch in range(3) for number in range(5)]
-    assert [dataset.log.index("end", start) for start in (0, 6, 12)] == [5, 11, 17]
-    assert dataset.log.count("end") == 3
+    model().fit(af.items(dataset).to_keras(), epochs=3, verbose=0)
+    assert [place for place, each in enumerate(dataset.log) if each == "end"] == [6, 13, 20]
 
 
-def test_an_epoch_may_change_the_length() -> None:
-    class Growing(Hooked):
-        def on_epoch_end(self) -> None:
-            super().on_epoch_end()
-            self.count += 1
-
-    assert len(list(pydataset(Growing(2)).repeat(3))) == 2 + 3 + 4
-
-
-def test_an_epoch_that_is_broken_off_has_no_end() -> None:
-    dataset = Hooked(100)
-    with pydataset(dataset).open() as feed:
-        assert next(feed) == (0, 0)
-    assert "end" not in dataset.log
-
-
-def test_a_batch_that_fails_raises_its_own_error_and_names_the_batch() -> None:
-    class Failing(Plain):
-        def __getitem__(self, number: int) -> Any:  # noqa: ANN401
-            return [0, 1][number]
-
-    with pytest.raises(IndexError) as caught:
-        list(pydataset(Failing()))
-    assert any("batch 2" in note for note in caught.value.__notes__)
-
-
-def test_any_object_with_a_length_and_numbers_will_do() -> None:
-    assert list(pydataset([3, 4])) == [3, 4]
-
-
-@pytest.mark.parametrize("count", [None, -1, 2.5])
-def test_a_dataset_without_a_length_is_refused(count: Any) -> None:  # noqa: ANN401
-    class Endless(keras.utils.PyDataset):  # type: ignore[misc]
-        num_batches = count
-
-        def __getitem__(self, number: int) -> int:
-            return number
-
-    with pytest.raises(af.PipelineError, match="Endless has"):
-        pydataset(Endless())
-
-
-def test_a_dataset_without_an_end_can_be_drawn() -> None:
-    class Endless(keras.utils.PyDataset):  # type: ignore[misc]
-        num_batches = None
-
-        def __getitem__(self, number: int) -> int:
-            return number
-
-    assert list(af.items(Endless()).take(3)) == [0, 1, 2]
+def test_predict_takes_a_dataset_without_an_end() -> None:
+    data = af.items(Endless()).take(3).to_keras()
+    assert model().predict(data, verbose=0).shape == (6, 1)
 
 
 def test_iterations_of_a_dataset_of_tensorflow_are_epochs() -> None:
     dataset = Hooked(2)
-    batches = pydataset(dataset, shuffle=True).map(lambda item: np.array(item)).to_tf()
-    epochs = [[tuple(batch.numpy().tolist()) for batch in batches] for _ in range(2)]
-    assert [sorted(epoch) for epoch in epochs] == [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]
+    batches = af.items(dataset).shuffle(seed=1).to_tf()
+    epochs = [sorted(float(y[0, 0]) for _, y in batches) for _ in range(2)]
+    assert epochs == [[0, 4], [1, 5]]
+    assert dataset.log.count("end") == 2
+
+
+def test_keras_own_hooks_that_do_nothing_do_not_separate_epochs() -> None:
+    assert af.items(Dataset()).repeat(2).size() == 12
+
+
+def test_a_dataset_that_does_not_say_its_length_is_refused() -> None:
+    class Silent(keras.utils.PyDataset):  # type: ignore[misc]
+        def __getitem__(self, number: int) -> Any:
+            return number
+
+    with pytest.raises(af.PipelineError, match="Silent does not say how many batches"):
+        af.items(Silent())

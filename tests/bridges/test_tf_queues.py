@@ -122,6 +122,20 @@ def test_an_old_script_keeps_its_loop_and_sees_the_end(coord: Any) -> None:
     assert got == [[0, 1, 2], [3, 4, 0], [1, 2, 3]]
 
 
+@pytest.mark.parametrize("daemon", [True, False])
+def test_start_queue_runners_says_whether_threads_start_and_are_daemons(coord: Any, daemon: bool) -> None:
+    queue = integers()
+    v1.train.add_queue_runner(af.items(range(3)).to_queue_runner(queue))
+    fetch = queue.dequeue()
+    with v1.Session() as sess:
+        threads = v1.train.start_queue_runners(sess, coord, daemon=daemon, start=False)
+        assert [(thread.daemon, thread.ident) for thread in threads] == [(daemon, None)] * 2
+        for thread in threads:
+            thread.start()
+        assert drain(sess, fetch) == [0, 1, 2]
+        coord.join(threads)
+
+
 def test_whole_batches_go_in_by_enqueue_many_where_the_queue_says_what_an_element_is() -> None:
     rows = af.arrays(np.arange(6.0).reshape(3, 2))
     types = [
