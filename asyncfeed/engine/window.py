@@ -62,6 +62,8 @@ class Weights:
     def __init__(self, work: Work) -> None:
         self._cost = work.cost
         self.ratio = 1.0
+        self.each = 0
+        """How many bytes a result had lately; 0 while they are small."""
         self.unknown = work.cost is None
 
     def predict(self, entry: Entry) -> int | None:
@@ -81,6 +83,7 @@ class Weights:
         actual = sum(size_of(each) for each in results if type(each) is not Failure and each is not PENDING)
         if actual:
             seen = actual / max(1, weight)
+            self.each = actual // len(results)
             self.ratio = seen if self.unknown else max(seen, 0.9 * self.ratio + 0.1 * seen)
             self.unknown = False
         return actual

@@ -25,7 +25,9 @@ from asyncfeed.stages.base import NO_MARK, Span, Work
 WINDOW = 16384
 """How many items may be between the first not yet sent and the last taken in; bytes bound it before that."""
 BACKLOG = 256
-"""The same while the next step is behind: to read further ahead would help nobody."""
+ENOUGH = 1 << 20
+"""The same while the next step is behind, and how many bytes that may be: to read further ahead would help nobody,
+and memory that was not used before costs the system as much as filling it."""
 
 
 class WorkStep(Step):
@@ -118,8 +120,9 @@ class WorkStep(Step):
         """Return whether to take nothing more in for now."""
         if len(self._untaken) > 1:
             return True  # the workers have enough at hand; the rest stays where it is
-        # While the next step is behind, to read further ahead would help nobody.
-        most = max(self._backlog, self._crew.limit) if self.sending else self._window_size
+        most = self._window_size
+        if self.sending:
+            most = max(min(self._backlog, ENOUGH // max(1, self._weights.each)), self._crew.limit)
         return self._window.held >= most
 
     def _is_next(self, entry: Entry, place: int) -> bool:

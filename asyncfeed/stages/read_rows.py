@@ -32,6 +32,10 @@ MOST = 256
 """How many arrays a file may hold: one call takes at most 1,024 buffers."""
 
 
+REMEMBERED = 1024
+"""How many headers of a ragged column are known by their bytes."""
+
+
 class Surprise(Exception):
     """Something is not as the first file of the batch promised."""
 
@@ -43,12 +47,13 @@ class HeadedRows:
         self._decoder = decoder
         self._pool = pool
         self._opener = opener
-        self._known: tuple[Header, bytes] | None = None
-        """The header that the last batch had, and its bytes: most files of a column have the same."""
+        self._known: tuple[Header, bytes, dict[bytes, int]] | None = None
+        """The header that the last batch had, and its bytes: most files of a column have the same. And the lengths
+        that other headers say, by their bytes, which otherwise are as that one."""
 
     def read(self, files: Sequence[File]) -> NDArray[Any]:
         """Read files of one shape into the rows of one array."""
-        header, head = self._first(files[0])
+        header, head, _ = self._first(files[0])
         out = self._pool.empty((len(files), *header.shape), header.dtype)
         body = _bytes(out)
         size = header.nbytes
@@ -68,7 +73,7 @@ class HeadedRows:
         self, files: Sequence[File], pad: Pad, value: object, where: Where
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Read files that differ in axis 0 into the rows of one array, padded; return it with the lengths."""
-        header, _ = self._first(files[0])
+        header, _, known = self._first(files[0])
         if not header.shape:
             raise Surprise
         tail, dtype, offset = header.shape[1:], header.dtype, header.offset
@@ -82,7 +87,7 @@ class HeadedRows:
         fill = fill_value(value, dtype, where)
         out = self._pool.empty((len(files), *shape), dtype)
         body = _bytes(out)
-        found = np.empty(offset, np.uint8)
+        found = bytearray(offset)
         row = shape[0] * unit
         with closing(self._opener.open(files)) as opened:
             for place, (file, fd, length) in enumerate(zip(files, opened, lengths, strict=True)):
@@ -90,13 +95,19 @@ class HeadedRows:
                 inside = body[start : start + length * unit]
                 if not scatter(fd, file, (found, inside) if offset else (inside,), offset + length * unit):
                     raise Surprise
-                if self._decoder.probe(found, file)[:4] != ((length, *tail), dtype, False, offset):
-                    raise Surprise
-                out[place, length:] = fill
+                text = bytes(found)
+                if known.get(text) != length:
+                    said = self._decoder.probe(np.frombuffer(text, np.uint8), file)
+                    if said[:4] != ((length, *tail), dtype, False, offset):
+                        raise Surprise
+                    if len(known) < REMEMBERED:
+                        known[text] = length
+                if length < shape[0]:
+                    out[place, length:] = fill
         return out, np.array(lengths, np.int64)
 
-    def _first(self, file: File) -> tuple[Header, bytes]:
-        """Return the header that the files should have, and its bytes."""
+    def _first(self, file: File) -> tuple[Header, bytes, dict[bytes, int]]:
+        """Return the header that the files should have, its bytes, and the lengths that others may say."""
         known = self._known
         if known is not None:
             return known
@@ -106,7 +117,7 @@ class HeadedRows:
             raise Surprise  # memory for a batch of what is not there must not be asked for
         if header.fortran_order and len(header.shape) > 1:
             raise Surprise
-        self._known = known = header, buffer[: header.offset].tobytes()
+        self._known = known = header, buffer[: header.offset].tobytes(), {}
         return known
 
 
