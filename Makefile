@@ -49,6 +49,10 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/work.py
 	$(BIN)/python benchmarks/files.py
+	$(BIN)/python benchmarks/queues.py
+	$(BIN)/python benchmarks/legacy.py
+	$(BIN)/python benchmarks/crossing.py
+	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/figure.py
 
 clean:

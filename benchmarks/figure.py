@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import harness
+import report
 
 PEERS = 3
 """How many libraries are shown for each benchmark: the fastest, beside the fastest loop by hand."""
@@ -79,7 +79,7 @@ def draw(results: dict[str, Any], to: Path) -> None:
             axes.barh(at, each.ratio - 1, ROW * 0.7, left=1, color=colour)
             axes.plot([each.low, each.high], [at, at], color=INK, linewidth=1)
             side, align = (each.high, "left") if each.ratio >= 1 else (each.low, "right")
-            text = f" {each.name}  {harness.number(each.ratio)} "
+            text = f" {each.name}  {report.number(each.ratio)} "
             axes.text(side, at, text, va="center", ha=align, color=INK, size=8)
             high = max(high, each.high)
     axes.axvline(1, color=OURS, linewidth=1.5)
@@ -102,8 +102,8 @@ def draw(results: dict[str, Any], to: Path) -> None:
 def main() -> None:
     """Read the command line and draw."""
     parser = argparse.ArgumentParser(description="Draw the results.")
-    parser.add_argument("--results", type=Path, default=harness.cells_path(harness.RESULTS), metavar="FILE")
-    default = harness.RESULTS.parents[1] / "docs" / "benchmarks.svg"
+    parser.add_argument("--results", type=Path, default=report.cells_path(report.RESULTS), metavar="FILE")
+    default = report.RESULTS.parents[1] / "docs" / "benchmarks.svg"
     parser.add_argument("--to", type=Path, default=default, metavar="FILE")
     chosen = parser.parse_args()
     draw(json.loads(chosen.results.read_text()), chosen.to)

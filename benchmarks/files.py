@@ -1,16 +1,8 @@
 """Files into batches, beside the same work by hand and in other libraries.
 
-Shuffled .npy files of float32 to batches of 32; the page cache is warm unless said. Rows:
+Shuffled .npy files of float32 to batches of 32; the page cache is warm unless said.
 
-    small   4 KB files
-    large   1 MB files, to numpy and on to TensorFlow
-    ragged  files of 20 to 200 x 40, padded
-    slow    4 KB files where each read waits 5 ms: "auto" against fixed concurrencies
-    cold    4 KB files that are not in the page cache
-    busy    4 KB files while the consumer computes for 1 ms a batch, in Python
-    memory  what each of the first three needs at most, each contender in a process of its own
-
-    python benchmarks/files.py [--quick] [--rows small large] [--markdown FILE]
+    python benchmarks/files.py [--help] [--quick] [--rows small large] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -18,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,14 +18,15 @@ import filesets
 import harness
 import peers_files as peers
 import readers
-from files_memory import memory
+import report
 from filesets import BATCH, FileSet, fileset
-from harness import Contender, Entry, Goal, Section, Tally, Turn
+from fixed import beside_fixed
+from harness import Contender, Entry, Row, Tally, Turn
 from readers import BARE, OURS, OURS_TF
+from report import Goal, Section, Spread
 
 PACKAGES = ("asyncfeed", "numpy", "aiofiles", "uvloop", "tensorflow", "torch", "torchdata", "grain", "spdl_core")
 PYTHON = (peers.TORCH, peers.GRAIN, peers.SPDL)
-AUTO = "concurrency auto"
 Makers = Iterable[Callable[[], Iterable[Contender]]]
 
 
@@ -55,12 +48,6 @@ def quickly(count: int) -> Size:
     return Size(count, seconds=0.1, rounds=2, settings=2)
 
 
-def thinned(contender: Contender, most: int) -> Contender:
-    """Return a contender with at most so many of its settings, evenly spread."""
-    step = -(-len(contender.settings) // most)
-    return replace(contender, settings=dict(list(contender.settings.items())[::step]))
-
-
 def compete(
     section: Section,
     makers: Makers,
@@ -74,11 +61,12 @@ def compete(
 ) -> Mapping[str, list[float]]:
     """Check and measure contenders in turns, and put their table into the section."""
     found, missing = harness.available(makers)
-    found = [thinned(each, size.settings) for each in found]
+    found = [harness.thinned(each, size.settings) for each in found]
     harness.forget_heap()
     check = partial(filesets.check, items=checked)
     entries = [harness.enter(each, files, size.seconds, check=check, turn=turn, most=most) for each in found]
-    times = harness.race(entries, files, size.rounds, turn=turn)
+    times = harness.race(entries, files, size.rounds, within=35, turn=turn)
+    section.remarks.append(f"{len(times[OURS])} turns of about {size.seconds:g} s each.")
     show(section, entries, times, value)
     section.remarks.extend(missing)
     return times
@@ -89,11 +77,10 @@ def show(
     entries: list[Entry],
     times: Mapping[str, list[float]],
     value: tuple[str, Callable[[float], float]],
-    base: str = OURS,
 ) -> None:
     """Put the table of a race and the notes into the section."""
     unit, convert = value
-    section.tables.append(harness.side_by_side(entries, times, base=base, unit=unit, value=convert))
+    section.tables.append(harness.side_by_side(entries, times, base=OURS, unit=unit, value=convert))
     section.remarks.extend(f"{entry.name}: {entry.note}." for entry in entries if entry.note)
 
 
@@ -111,8 +98,8 @@ def goal(
 
 def small(*, quick: bool) -> Section:
     """Measure 4 KB files."""
-    section = new_section("Files: 4 KB each", "small")
-    size = quickly(2_000) if quick else Size(20_000, 1.0, 5)
+    section = Section("Files: 4 KB each", PACKAGES)
+    size = quickly(2_000) if quick else Size(10_000, 1.0, 5)
     makers = (
         *(readers.ours, readers.bare, readers.serial, readers.by_hand),
         *(peers.tf_data, peers.tf_generator, peers.torch, peers.torchdata, peers.grain, peers.spdl),
@@ -127,7 +114,7 @@ def small(*, quick: bool) -> Section:
 
 def large(*, quick: bool) -> Section:
     """Measure 1 MB files."""
-    section = new_section("Files: 1 MB each", "large")
+    section = Section("Files: 1 MB each", PACKAGES)
     size = quickly(96) if quick else Size(400, 1.0, 5)
     makers = (
         *(readers.ours, readers.ours_tf, readers.bare, readers.bare_reused, readers.serial),
@@ -145,7 +132,7 @@ def large(*, quick: bool) -> Section:
 
 def ragged(*, quick: bool) -> Section:
     """Measure ragged files, padded to the longest of the batch."""
-    section = new_section("Files: ragged, 20 to 200 x 40, padded", "ragged")
+    section = Section("Files: ragged, 20 to 200 x 40, padded", PACKAGES)
     size = quickly(1_000) if quick else Size(4_000, 1.0, 5)
     makers = (readers.ours, readers.serial, partial(peers.tf_data, ragged=True), peers.torch, peers.spdl)
     with fileset("ragged", size.count) as files:
@@ -159,27 +146,34 @@ def ragged(*, quick: bool) -> Section:
 
 def slow(*, quick: bool) -> Section:
     """Measure what "auto" makes of reads that wait, against every fixed concurrency."""
-    section = new_section("Files: each read waits 5 ms", "slow")
+    section = Section("Files: each read waits 5 ms", PACKAGES)
     wait, fixed = 0.005, [4, 32, 256] if quick else [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    reads, seconds = (20_000, 0.4) if quick else (200_000, 4.0)
-    entries = []
+    once, seconds, rounds = (0.2, 1.0, 1) if quick else (0.8, 5.0, 4)
+
+    def at(concurrency: Any) -> harness.Run:
+        (contender,) = readers.ours_at([concurrency])
+        return contender.settings["defaults"]
+
     with fileset("small", 2_000) as files, filesets.slow_reads(wait):
-        for contender, calls in zip(readers.ours_at([*fixed, "auto"]), [*fixed, reads], strict=True):
-            filesets.check(contender, files)
-            # As long as a real run for "auto", which has to find out; a fixed one is as fast from the start.
-            items = min(reads, round(calls / wait * seconds))
-            entries.append(Entry(contender.name, contender.settings["defaults"], "", items, ""))
-        times = harness.race(entries, files, 1 if quick else 3)
-    show(section, entries, times, ("files/s", lambda seconds: 1 / seconds), base=AUTO)
-    goal(section, times, [each.name for each in entries if each.name != AUTO], 0.9, AUTO)
-    section.remarks.append("The time includes the start of every run.")
+        for concurrency in (*fixed, "auto"):
+            filesets.check(Contender(str(concurrency), {"": at(concurrency)}), files, items=67)
+        # 256 at a time come to less than 256 / wait: at most about what a second can bring.
+        probes = {calls: BATCH * max(2, round(once * min(calls / wait, 20_000) / BATCH)) for calls in fixed}
+        found = beside_fixed("files", at, files, probes, seconds=seconds, rounds=rounds)
+    section.goals.append(found.goal)
+    section.tables.append(report.table(("at a time", "files/s"), found.column.items()))
+    section.remarks.append(
+        f"Each fixed number once, for about {once:g} s; then auto and the best in turns, over as many files as "
+        f"the best reads in {seconds:g} s. The time includes the start of every run, and what auto needs to find "
+        "its number."
+    )
     return section
 
 
 def cold(*, quick: bool) -> Section:
     """Measure 4 KB files that have to come from the disk."""
-    section = new_section("Files: 4 KB each, not in the page cache", "cold")
-    size = quickly(2_000) if quick else Size(20_000, 2.0, 5)
+    section = Section("Files: 4 KB each, not in the page cache", PACKAGES)
+    size = quickly(2_000) if quick else Size(10_000, 1.0, 5)
     makers = (readers.ours, readers.bare, readers.serial, peers.tf_data, peers.torch, peers.spdl)
     with fileset("small", size.count) as files:
         compete(section, makers, files, size, turn=Turn(before=files.evict), most=size.count)
@@ -192,8 +186,8 @@ def cold(*, quick: bool) -> Section:
 
 def busy(*, quick: bool) -> Section:
     """Measure 4 KB files while the consumer holds the GIL for 1 ms per batch."""
-    section = new_section("Files: 4 KB each, the consumer computes", "busy")
-    size = quickly(2_000) if quick else Size(20_000, 1.0, 5)
+    section = Section("Files: 4 KB each, the consumer computes", PACKAGES)
+    size = quickly(2_000) if quick else Size(10_000, 1.0, 5)
     rounds = calibrated(0.001)
     makers = (
         *(readers.ours, readers.ours_switching, readers.bare, readers.serial),
@@ -204,7 +198,7 @@ def busy(*, quick: bool) -> Section:
     for peer in (readers.SERIAL, peers.TORCH, peers.TORCHDATA, peers.GRAIN, peers.GRAIN_MP, peers.SPDL):
         goal(section, times, [peer], 5)
     limit = BATCH / 0.001
-    reached = harness.Spread.of([1 / seconds / limit for seconds in times[OURS]])
+    reached = Spread.of([1 / seconds / limit for seconds in times[OURS]])
     what = f"share of the {limit:,.0f} files/s that the consumer allows"
     section.goals.append(Goal(what, "> 0.5", reached.show(), reached.median > 0.5))
     section.remarks.append(
@@ -249,31 +243,15 @@ class Computing(Tally):
 # -- all of it
 
 
-def new_section(title: str, row: str) -> Section:
-    """Return an empty section with the command that repeats it."""
-    return Section(title, f"python benchmarks/files.py --rows {row}", PACKAGES)
-
-
-ROWS: dict[str, Callable[..., Section]] = {
-    "small": small,
-    "large": large,
-    "ragged": ragged,
-    "slow": slow,
-    "cold": cold,
-    "busy": busy,
-    "memory": memory,
+ROWS = {
+    "small": Row("4 KB files", 95, small),
+    "large": Row("1 MB files, to numpy and on to TensorFlow", 95, large),
+    "ragged": Row("files of 20 to 200 x 40 float32, padded to the longest of the batch", 55, ragged),
+    "slow": Row('4 KB files where each read waits 5 ms: "auto" beside fixed concurrencies', 60, slow),
+    "cold": Row("4 KB files that are not in the page cache", 80, cold),
+    "busy": Row("4 KB files while the consumer computes for 1 ms a batch, in Python", 95, busy),
 }
 
 
-def main() -> None:
-    """Measure the rows asked for, print them, and put them into the results."""
-    chosen = harness.options("Files into batches.", list(ROWS))
-    for row in chosen.rows:
-        section = ROWS[row](quick=chosen.quick)
-        print(section.markdown(), flush=True)
-        if chosen.markdown:
-            harness.write(chosen.markdown, [section])
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("Files into batches.", ROWS)

@@ -1,30 +1,30 @@
-"""What every benchmark shares: contenders in rounds, medians with their spread, goals, and RESULTS.md.
+"""What every benchmark shares: contenders in rounds, their ratios, and the command line.
 
 A figure is worth what it is compared with. So contenders take turns inside one process, round by round,
 and a ratio is the median of the ratios *within* a round: what slows the machine down for a while slows both.
 Each contender is first checked (every item, in order) and, where it has several settings, runs with the one
-that was quickest in a short trial.
+that was quickest in short trials. All turns are about as long, so a contender that is 100 times as slow gets a
+hundredth of the items: what counts is the rate.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import math
-import os
-import platform
-import re
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
+import report
+from report import Goal, Section, Spread, Table
+
+LEAST = 3
+"""The rounds that a ratio needs."""
 
 Work: TypeAlias = Callable[[int], Awaitable[int]]
 Consume: TypeAlias = Callable[[Sequence[int]], None]
@@ -130,6 +130,12 @@ def available(makers: Iterable[Callable[[], Iterable[Contender]]]) -> tuple[list
     return found, missing
 
 
+def thinned(contender: Contender, most: int) -> Contender:
+    """Return a contender with at most so many of its settings, evenly spread."""
+    step = -(-len(contender.settings) // most)
+    return replace(contender, settings=dict(list(contender.settings.items())[::step]))
+
+
 def check(contender: Contender, work: Work, items: int = 1_003) -> None:
     """Raise unless every setting delivers every item, in order where that was asked, the short batch last."""
     for setting, run in contender.settings.items():
@@ -163,6 +169,15 @@ def forget_heap() -> None:
     gc.freeze()
 
 
+def trial(run: Run, work: Any, seconds: float, turn: Turn, most: int) -> float:
+    """Return the seconds per item of a run that is long enough to take about so many seconds, warm."""
+    items = min(64, most)
+    # Long enough that what it costs to start does not choose for it.
+    while (once := cost(run, work, items, turn)) * items < seconds / 2 and items < most:
+        items = min(items * 8, max(items + 64, round(seconds / once)), most)
+    return min(once, cost(run, work, items, turn))
+
+
 def enter(
     contender: Contender,
     work: Any,
@@ -172,38 +187,65 @@ def enter(
     turn: Turn = Turn(),
     most: int | None = None,
 ) -> Entry:
-    """Check a contender, choose its setting, and find how many items, at most `most`, take about `seconds`."""
+    """Check a contender, choose its setting, and find how many items, at most `most`, take about `seconds`.
+
+    Every setting is tried for a part of that; the best three, where there are more, again for longer.
+    """
     check(contender, work)
     most = most or sys.maxsize
-    trials: dict[str, float] = {}
-    for setting, run in contender.settings.items():
-        items = min(320, most)
-        # Long enough that what it costs to start does not choose for it.
-        while (once := cost(run, work, items, turn)) * items < seconds / 2 and items < most:
-            items = min(items * 8, max(items + 320, round(seconds / once)), most)
-        trials[setting] = min(once, cost(run, work, items, turn))
-        if isinstance(run, Made):
-            run.drop()
+
+    def tried(settings: Iterable[str], share: float) -> dict[str, float]:
+        trials = {}
+        for setting in settings:
+            run = contender.settings[setting]
+            trials[setting] = trial(run, work, seconds * share, turn, most)
+            if isinstance(run, Made):
+                run.drop()
+        return trials
+
+    trials = tried(contender.settings, 0.15)
+    if len(trials) > 3:
+        trials = tried(sorted(trials, key=trials.__getitem__)[:3], 0.4)
     best = min(trials, key=trials.__getitem__)
-    items = min(max(1, round(seconds / trials[best] / 320)) * 320, most)
-    tried = f"chosen from {'; '.join(trials)}" if len(trials) > 1 else ""
-    note = "; ".join(filter(None, (contender.note, tried)))
-    return Entry(contender.name, contender.settings[best], best, items, note)
+    items = min(max(1, round(seconds / trials[best] / 64)) * 64, most)
+    return Entry(contender.name, contender.settings[best], best, items, chosen(contender))
+
+
+def chosen(contender: Contender) -> str:
+    """Return the note of a contender, with the settings that its own was chosen from."""
+    tried = f"chosen from {'; '.join(contender.settings)}" if len(contender.settings) > 1 else ""
+    return "; ".join(filter(None, (contender.note, tried)))
+
+
+def rounds(most: int, within: float = math.inf, least: int = LEAST) -> Iterator[int]:
+    """Yield the numbers of rounds: `most`, or as many as fit into `within` seconds, but at least `least`."""
+    begun = time.perf_counter()
+    for number in range(most):
+        taken = time.perf_counter() - begun
+        if number >= least and taken / number * (number + 1) > within:
+            return
+        yield number
+
+
+def rotated(entries: Sequence[Any], number: int) -> list[Any]:
+    """Return the entries in the order of a round: the first moves on by one each round."""
+    start = number % len(entries)
+    return [*entries[start:], *entries[:start]]
 
 
 def race(
     entries: Sequence[Entry],
     work: Any,
-    rounds: int,
+    most: int,
     *,
+    within: float = math.inf,
     turn: Turn = Turn(),
 ) -> dict[str, list[float]]:
-    """Return each entry's seconds per item, round by round; the starting order moves on by one each round."""
+    """Return each entry's seconds per item, round by round: `most` rounds, or fewer where time is short."""
     times: dict[str, list[float]] = {entry.name: [] for entry in entries}
     forget_heap()
-    for number in range(rounds):
-        start = number % len(entries)
-        for entry in [*entries[start:], *entries[:start]]:
+    for number in rounds(most, within):
+        for entry in rotated(entries, number):
             times[entry.name].append(cost(entry.run, work, entry.items, turn))
     for entry in entries:
         if isinstance(entry.run, Made):
@@ -212,24 +254,6 @@ def race(
 
 
 # -- figures
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A median and how far the measurements went."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of some measurements."""
-        return cls(statistics.median(values), min(values), max(values))
-
-    def show(self, scale: float = 1.0) -> str:
-        """Return `median (low..high)`, three digits each, times `scale`."""
-        return f"{number(self.median * scale)} ({number(self.low * scale)}..{number(self.high * scale)})"
 
 
 def ratio(times: Mapping[str, Sequence[float]], over: str, under: str) -> Spread:
@@ -267,142 +291,53 @@ def side_by_side(
         )
         for entry in ranked
     ]
-    return table(("", f"times {base}'s", unit, "items", "setting"), rows)
+    return report.table(("", f"times {base}'s", unit, "items", "setting"), rows)
 
 
-def percentile(values: Sequence[float], q: float) -> float:
-    """Return the smallest value that a share `q` of the values does not exceed."""
-    return sorted(values)[math.ceil(q * len(values)) - 1]
-
-
-def number(value: float) -> str:
-    """Return three digits, without an exponent."""
-    if value == 0 or not math.isfinite(value):
-        return str(value)
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}"
-
-
-# -- results
+# -- the command line
 
 
 @dataclass(frozen=True)
-class Goal:
-    """A figure to reach, and whether it was."""
+class Row:
+    """A part of a benchmark that can be measured alone."""
 
-    what: str
-    target: str
-    measured: str
-    reached: bool
-
-
-@dataclass
-class Section:
-    """One row of a benchmark: its goals and tables, under a heading of its own in RESULTS.md."""
-
-    title: str
-    command: str
-    packages: Sequence[str] = ()
-    goals: list[Goal] = field(default_factory=list)
-    tables: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-
-    def cells(self) -> dict[str, Any]:
-        """Return what the section says, for programs."""
-        tables = [{"heads": each.heads, "rows": each.rows} for each in self.tables if isinstance(each, Table)]
-        return {"command": self.command, "goals": list(map(asdict, self.goals)), "tables": tables}
-
-    def markdown(self) -> str:
-        """Return the section, ratios and goals first."""
-        rows = [
-            (goal.what, goal.target, goal.measured, "yes" if goal.reached else "**no**") for goal in self.goals
-        ]
-        parts = [
-            f"## {self.title}",
-            table(("", "target", "measured", "reached"), rows) if rows else "",
-            *self.tables,
-            "\n".join(f"- {remark}" for remark in self.remarks),
-            f"{machine(self.packages)} Again: `{self.command}`",
-        ]
-        return "\n\n".join(filter(None, parts)) + "\n"
+    says: str
+    """What it measures."""
+    seconds: int
+    """About how long that takes on two slow cores."""
+    measure: Callable[..., Section]
+    """Takes `quick`."""
 
 
-class Table(str):
-    """A table as markdown, which also keeps its cells."""
-
-    __slots__ = ("heads", "rows")
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a markdown table that reads well as text too: the first column left, the others right."""
-    body = list(rows)
-    cells = [heads, *body]
-    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
-    first, *rest = widths
-    lines = [
-        " | ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], rest, strict=True))])
-        for row in cells
-    ]
-    lines.insert(1, " | ".join(["-" * first, *("-" * (width - 1) + ":" for width in rest)]))
-    made = Table("\n".join(f"| {line} |" for line in lines))
-    made.heads, made.rows = heads, body
-    return made
+def main(description: str, rows: Mapping[str, Row]) -> None:
+    """Measure the rows asked for; print each, and put it into the results, as soon as it is measured."""
+    asked = options(description, rows)
+    program = f"python benchmarks/{Path(sys.argv[0]).name}"
+    for name in asked.rows:
+        begun = time.perf_counter()
+        section = rows[name].measure(quick=asked.quick)
+        section.says = f"{rows[name].says[0].upper()}{rows[name].says[1:]}."
+        section.command = f"{program} --rows {name}"
+        print(section.markdown(), f"{name}: {time.perf_counter() - begun:.0f} s\n", sep="\n", flush=True)
+        if asked.markdown:
+            report.write(asked.markdown, [section])
 
 
-def machine(packages: Sequence[str] = ()) -> str:
-    """Return one sentence about where this ran."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists() and (named := re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)):
-        cpu = named[1]
-    parts = [f"{os.cpu_count()} cores ({cpu})", f"{platform.system()} {platform.release()}"]
-    parts.append(f"{platform.python_implementation()} {platform.python_version()}")
-    for package in packages:
-        try:
-            parts.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            parts.append(f"no {package}")
-    return ", ".join(parts) + "."
-
-
-def write(path: Path, sections: Sequence[Section]) -> None:
-    """Put sections into the results, each in the place of the one with its title; the others stay.
-
-    A JSON file beside them holds the same cells, for programs.
-    """
-    old = path.read_text() if path.exists() else ""
-    head, *kept = re.split(r"^(?=## )", old, flags=re.MULTILINE)
-    parts = {part.splitlines()[0]: part for part in kept}
-    for section in sections:
-        parts[f"## {section.title}"] = section.markdown()
-    head = head or (
-        "# Results\n\nWritten by the programs in this folder. Figures are `median (lowest..highest)`;"
-        " a ratio is taken within a round.\nA goal that is not reached stays here as it is.\n"
-    )
-    path.write_text("\n".join([head.rstrip() + "\n", *(part.rstrip() + "\n" for part in parts.values())]))
-    cells = cells_path(path)
-    kept_cells = json.loads(cells.read_text()) if cells.exists() else {}
-    cells.write_text(json.dumps(kept_cells | {each.title: each.cells() for each in sections}, indent=1) + "\n")
-
-
-def cells_path(path: Path) -> Path:
-    """Return where the cells of a results file are: `results.json` beside `RESULTS.md`."""
-    return path.with_name(f"{path.stem.lower()}.json")
-
-
-def options(description: str, rows: Sequence[str]) -> argparse.Namespace:
+def options(description: str, rows: Mapping[str, Row]) -> argparse.Namespace:
     """Return the command line of a benchmark: `quick`, `rows` and `markdown`."""
-    parser = argparse.ArgumentParser(description=description)
+    width = max(map(len, rows))
+    listed = "\n".join(f"  {name:<{width}}  {row.seconds:>3} s  {row.says}" for name, row in rows.items())
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=f"rows, with about what they take:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast")
+    parser.add_argument("--rows", nargs="+", choices=rows, default=list(rows), metavar="ROW", help="default: all")
     parser.add_argument(
-        "--rows", nargs="+", choices=rows, default=list(rows), metavar="ROW", help=f"of: {', '.join(rows)}"
+        "--markdown", type=Path, default=None, metavar="FILE", help=f"default: {report.RESULTS.name} beside it"
     )
-    parser.add_argument(
-        "--markdown", type=Path, default=None, metavar="FILE", help=f"default: {RESULTS.name} beside it"
-    )
-    chosen = parser.parse_args()
-    if chosen.markdown is None and not chosen.quick:
-        chosen.markdown = RESULTS
-    return chosen
+    asked = parser.parse_args()
+    if asked.markdown is None and not asked.quick:
+        asked.markdown = report.RESULTS
+    return asked

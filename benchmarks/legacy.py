@@ -2,12 +2,9 @@
 
 What the threads do is what scripts of that time do: one generator of names under a lock, `np.load` of three
 files, one `sess.run(enqueue_op, feed_dict)` for each sample, into a padding queue. The trainer is the same for
-all and only counts: it takes 32 samples at a time out of the queue, padded. Files are in the page cache. Rows:
+all and only counts: it takes 32 samples at a time out of the queue, padded. Files are in the page cache.
 
-    equal   sequences of 24 rows of 16 float32 (1.5 KB) with as many of 4, and their length
-    ragged  the same with 1 to 48 rows
-
-    python benchmarks/legacy.py [--quick] [--rows equal] [--markdown FILE]
+    python benchmarks/legacy.py [--help] [--quick] [--rows equal] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -18,13 +15,14 @@ import random
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
-from harness import Contender, Run, Section, WrongError
+from harness import Contender, Row, Run, WrongError
+from report import Section
 
 import asyncfeed as af
 
@@ -37,7 +35,7 @@ PACKAGES = ("asyncfeed", "numpy", "tensorflow")
 PARTS = ("in", "out", "len")
 FILES, BATCH, THREADS = 2_000, 32, 10
 INPUTS, OUTPUTS = 16, 4
-WHOLE, SINGLE, BY_HAND = "to_queue_runner, batches", "enqueue, samples", "ten threads"
+WHOLE, SINGLE, BY_HAND = "asyncfeed", "asyncfeed, samples", "ten threads"
 Consume = Callable[[Any], None]
 Fill = Callable[[Any, Any], list[threading.Thread]]
 
@@ -141,8 +139,8 @@ def trained(fill: Callable[[Any, Path], Fill]) -> Run:
 
 CONTENDERS = [
     Contender(BY_HAND, {"": trained(by_hand)}, ordered=False),
-    Contender(SINGLE, {"": trained(singles)}, ordered=False),
-    Contender(WHOLE, {"": trained(batches)}, ordered=False),
+    Contender(SINGLE, {"": trained(singles)}, ordered=False, note="`to_queue_runner` of samples, one by one"),
+    Contender(WHOLE, {"": trained(batches)}, ordered=False, note="`to_queue_runner` of batches of 64"),
 ]
 
 
@@ -163,29 +161,29 @@ LENGTHS: dict[str, Callable[[], Iterator[int]]] = {
 
 def measure(row: str, *, quick: bool) -> Section:
     """Measure one row, its contenders in turns."""
-    section = Section(f"Legacy queues: {row} triplets", f"python benchmarks/legacy.py --rows {row}", PACKAGES)
+    section = Section(f"Legacy queues: {row} triplets", PACKAGES)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / row
         write_files(work, LENGTHS[row]())
         entries = [harness.enter(each, work, 0.5 if quick else 2.0, check=check) for each in CONTENDERS]
-        times = harness.race(entries, work, rounds=3 if quick else 5)
+        times = harness.race(entries, work, 3 if quick else 5, within=30)
     section.tables.append(
         harness.side_by_side(entries, times, base=WHOLE, unit="samples/s", value=lambda seconds: 1 / seconds)
     )
+    section.remarks += [f"{entry.name}: {entry.note}." for entry in entries if entry.note]
     if goal := harness.faster(times, WHOLE, [BY_HAND], 10):
         section.goals.append(goal)
     return section
 
 
-def main() -> None:
-    """Measure the rows asked for, print them, and put them into the results."""
-    chosen = harness.options("Triplets of files into a queue of TensorFlow's.", list(LENGTHS))
-    for row in chosen.rows:
-        section = measure(row, quick=chosen.quick)
-        print(section.markdown(), flush=True)
-        if chosen.markdown:
-            harness.write(chosen.markdown, [section])
+ROWS = {
+    "equal": Row(
+        "triplets of 24 rows of 16 float32 (1.5 KB) with as many of 4, and their length",
+        *(40, partial(measure, "equal")),
+    ),
+    "ragged": Row("the same with 1 to 48 rows, padded", 40, partial(measure, "ragged")),
+}
 
 
 if __name__ == "__main__":
-    main()
+    harness.main("Triplets of files into a queue of TensorFlow's.", ROWS)

@@ -1,36 +1,31 @@
 """What the engine costs by itself: items that cost nothing, beside the same work in other libraries.
 
 `items(range(n))`, an async identity at concurrency 64, in order, batches of 32, the loop in one thread and
-the consumer in another. Rows:
+the consumer in another; and how a run begins, ends and stops.
 
-    plain    the function never suspends
-    suspend  it suspends once per item (`await asyncio.sleep(0)`)
-    scale    cost per item from 10^4 to 10^7 items, at both ends of 10^9 and of a year's, and how 10^9 begin
-    import   `import asyncfeed` beyond `import numpy`
-    latency  first batch, end of data, stop
-
-    python benchmarks/overhead.py [--quick] [--rows plain suspend] [--markdown FILE]
+    python benchmarks/overhead.py [--help] [--quick] [--rows plain suspend] [--markdown FILE]
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import harness
+import report
 import work_async
-from harness import Consume, Entry, Goal, Run, Section, Spread, Work
-from work_async import BARE, BATCH, OURS, SPDL, STREAMABLE, TF, TF_CALLED
+from harness import Consume, Row, Run, Work
+from report import Goal, Section, Spread
+from work_async import BARE, BATCH, OURS, SPDL, STREAMABLE, TF, TF_CALLED, identity
 
 import asyncfeed as af
 
@@ -42,11 +37,6 @@ PACKAGES = (
 MAKERS = (work_async.ours, work_async.bare, work_async.spdl, work_async.streamable, work_async.aiostream)
 NOT_ASYNC = (work_async.torchdata, work_async.tf_data)
 run_ours: Run = partial(work_async.run_ours, CONCURRENCY, True)
-
-
-async def identity(item: int) -> int:
-    """Return the item, without suspending."""
-    return item
 
 
 async def suspending(item: int) -> int:
@@ -64,15 +54,17 @@ def beside(row: str, *, quick: bool) -> Section:
         "plain": (identity, "the function never suspends"),
         "suspend": (suspending, "the function suspends once per item"),
     }[row]
-    section = new_section(f"Engine alone: {does}", row)
+    section = Section(f"Engine alone: {does}", PACKAGES)
     makers = (*MAKERS, *NOT_ASYNC) if row == "plain" else MAKERS
     found, missing = harness.available([partial(maker, CONCURRENCY) for maker in makers])
     if row == "suspend":
         missing.append("torchdata.nodes and tf.data run no async functions: they cannot do this.")
     harness.forget_heap()  # of all that was imported, which each trial would go through
-    entries = [harness.enter(contender, work, 0.1 if quick else 0.4) for contender in found]
-    times = harness.race(entries, work, rounds=2 if quick else 7)
-    section.tables.append(side_by_side(entries, times))
+    entries = [harness.enter(contender, work, 0.1 if quick else 0.8) for contender in found]
+    times = harness.race(entries, work, 2 if quick else 5, within=35)
+    section.tables.append(
+        harness.side_by_side(entries, times, base=OURS, unit="us/item", value=lambda seconds: seconds * 1e6)
+    )
     section.remarks.extend(f"{entry.name}: {entry.note}." for entry in entries if entry.note)
     section.remarks.extend(missing)
     present = {entry.name for entry in entries}
@@ -95,22 +87,6 @@ def beside(row: str, *, quick: bool) -> Section:
     return section
 
 
-def side_by_side(entries: list[Entry], times: dict[str, list[float]]) -> str:
-    """Return the table of a race, the slowest first."""
-    ranked = sorted(entries, key=lambda entry: -statistics.median(times[entry.name]))
-    rows = [
-        (
-            entry.name,
-            harness.ratio(times, over=entry.name, under=OURS).show() if entry.name != OURS else "1",
-            Spread.of(times[entry.name]).show(1e6),
-            f"{entry.items:,}",
-            entry.setting,
-        )
-        for entry in ranked
-    ]
-    return harness.table(("", "times asyncfeed's", "us/item", "items", "setting"), rows)
-
-
 # -- the same at any size
 
 
@@ -121,12 +97,12 @@ YEAR = 365 * 24 * 3_600 * 1_000
 
 def scale(*, quick: bool) -> Section:
     """Measure the cost per item of runs of very different lengths, and in very different places of one."""
-    section = new_section("Engine alone: cost per item by number of items", "scale")
-    sizes = {10**4: 20, 10**5: 5, 10**6: 2} if quick else {10**4: 30, 10**5: 6, 10**6: 2, 10**7: 1}
+    section = Section("Engine alone: cost per item by number of items", PACKAGES)
+    sizes = {10**4: 20, 10**5: 5, 10**6: 1} if quick else {10**4: 60, 10**5: 8, 10**6: 1}
     times: dict[int, list[float]] = {size: [] for size in sizes}
     harness.forget_heap()
     harness.cost(run_ours, identity, 10**5)
-    for _ in range(1 if quick else 3):
+    for _ in range(1 if quick else 5):
         for size, turns in sizes.items():
             times[size].extend(harness.cost(run_ours, identity, size) for _ in range(turns))
     spreads = {size: Spread.of(values) for size, values in times.items()}
@@ -135,7 +111,7 @@ def scale(*, quick: bool) -> Section:
         (f"10^{len(str(size)) - 1}", f"{spread.median / base:.2f}", spread.show(1e6), str(len(times[size])))
         for size, spread in spreads.items()
     ]
-    section.tables.append(harness.table(("items", "times that of 10^4", "us/item", "runs"), rows))
+    section.tables.append(report.table(("items", "times that of 10^4", "us/item", "runs"), rows))
     medians = [spread.median for spread in spreads.values()]
     apart = max(medians) / min(medians)
     what = f"dearest / cheapest of 10^4 to 10^{len(str(max(sizes))) - 1} items"
@@ -160,7 +136,7 @@ def far_and_near(section: Section, *, quick: bool) -> None:
         for shuffled in (False, True):
             near, far = partial(run, total, 0, shuffled), partial(run, total, total - count, shuffled)
             times: dict[str, list[float]] = {"near": [], "far": []}
-            for turn in range(4 if quick else 10):
+            for turn in range(2 if quick else 6):
                 for which in ("near", "far") if turn % 2 else ("far", "near"):
                     times[which].append(harness.cost(near if which == "near" else far, identity, count))
             apart = harness.ratio(times, over="far", under="near")
@@ -169,7 +145,7 @@ def far_and_near(section: Section, *, quick: bool) -> None:
             goal = Goal(f"end / beginning of {what}", "<= 1.20", apart.show(), apart.median <= 1.2)
             section.goals.append(goal)
     heads = (f"{count:,} items of", "at the beginning, us/item", "at the end")
-    section.tables.append(harness.table(heads, rows))
+    section.tables.append(report.table(heads, rows))
 
 
 BEGIN = """
@@ -198,7 +174,7 @@ print(cold, warm, grown, tracemalloc.get_traced_memory()[1])
 
 def beginning(section: Section, *, quick: bool) -> None:
     """Add what it takes to get the first thousand of 10^9 items in a random order, in fresh interpreters."""
-    taken = [fresh(BEGIN) for _ in range(3 if quick else 12)]
+    taken = [fresh(BEGIN) for _ in range(2 if quick else 8)]
     cold, warm, grown, traced = (Spread.of(values) for values in zip(*taken, strict=True))
     what = "`open` and the first 1,024 of 10^9, shuffled"
     section.goals.append(Goal(what, "< 50 ms", f"{warm.show(1e3)} ms", warm.median < 0.05))
@@ -225,7 +201,7 @@ def fresh(code: str, **environment: str) -> list[float]:
 
 def importing(*, quick: bool) -> Section:
     """Measure `import asyncfeed` in fresh interpreters that have imported numpy."""
-    section = new_section("Import", "import")
+    section = Section("Import", PACKAGES)
     code = "import numpy, time; t = time.perf_counter(); import asyncfeed; print(time.perf_counter() - t)"
     with tempfile.TemporaryDirectory() as cache:
         # Compiled once and then read, as where it is installed, whatever the environment says about that.
@@ -244,7 +220,7 @@ def importing(*, quick: bool) -> Section:
 
 def latency(*, quick: bool) -> Section:
     """Measure how soon a run begins, ends and stops."""
-    section = new_section("First batch, end, stop", "latency")
+    section = Section("First batch, end, stop", PACKAGES)
     times = 20 if quick else 200
     harness.forget_heap()
     for what, target, measure in (
@@ -263,20 +239,20 @@ def latency(*, quick: bool) -> Section:
         (state, f"{percentile_ms(taken, 0.99)}", f"{percentile_ms(taken, 0.5)}", f"{percentile_ms(taken, 1)}")
         for state, taken in stops.items()
     ]
-    section.tables.append(harness.table(("stop while", "p99, ms", "median", "longest"), rows))
+    section.tables.append(report.table(("stop while", "p99, ms", "median", "longest"), rows))
     return section
 
 
 def within(what: str, taken: list[float], target: float) -> Goal:
     """Return a goal for the 99th percentile."""
-    p99 = harness.percentile(taken, 0.99)
+    p99 = report.percentile(taken, 0.99)
     measured = f"{percentile_ms(taken, 0.99)} ms (median {percentile_ms(taken, 0.5)})"
     return Goal(f"{what}, p99 of {len(taken):,}", f"< {target * 1e3:g} ms", measured, p99 < target)
 
 
 def percentile_ms(taken: list[float], q: float) -> str:
     """Return a percentile in milliseconds."""
-    return harness.number(harness.percentile(taken, q) * 1e3)
+    return report.number(report.percentile(taken, q) * 1e3)
 
 
 def first_batch() -> float:
@@ -355,30 +331,17 @@ def stop(pipeline: af.Pipeline[Any], *, drawing: bool) -> float:
 # -- all of it
 
 
-def new_section(title: str, row: str) -> Section:
-    """Return an empty section with the command that repeats it."""
-    return Section(title, f"python benchmarks/overhead.py --rows {row}", PACKAGES)
-
-
-ROWS: dict[str, Callable[..., Section]] = {
-    "plain": partial(beside, "plain"),
-    "suspend": partial(beside, "suspend"),
-    "scale": scale,
-    "import": importing,
-    "latency": latency,
+ROWS = {
+    "plain": Row("an async function that never suspends, in all libraries", 75, partial(beside, "plain")),
+    "suspend": Row("one that suspends once per item (`asyncio.sleep(0)`)", 55, partial(beside, "suspend")),
+    "scale": Row(
+        "the cost per item of 10^4 to 10^6 items and at both ends of 10^9 and of a year's, and how 10^9 begin",
+        *(50, scale),
+    ),
+    "import": Row("`import asyncfeed` beyond `import numpy`, in fresh interpreters", 10, importing),
+    "latency": Row("the first batch, the end of the data, and stops from five states", 20, latency),
 }
 
 
-def main() -> None:
-    """Measure the rows asked for, print them, and put them into the results."""
-    chosen = harness.options("What the engine costs by itself.", list(ROWS))
-    sections = []
-    for row in chosen.rows:
-        sections.append(ROWS[row](quick=chosen.quick))
-        print(sections[-1].markdown(), flush=True)
-    if chosen.markdown:
-        harness.write(chosen.markdown, sections)
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("What the engine costs by itself.", ROWS)

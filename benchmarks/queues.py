@@ -1,12 +1,8 @@
 """What an element costs in a queue: ours beside TensorFlow's own in eager mode, and asyncio's and Python's.
 
-A FIFO queue of 8 float32 values, one element at a time, given in batches to a consumer that counts. Rows:
+A FIFO queue of 8 float32 values, one element at a time, given in batches to a consumer that counts.
 
-    task     one task enqueues an element and dequeues it again; TensorFlow's does so in a thread
-    between  from one task to another, or from one thread to another, through a queue of 32
-    batches  `enqueue_many` and `dequeue_many` of 32
-
-    python benchmarks/queues.py [--quick] [--rows task] [--markdown FILE]
+    python benchmarks/queues.py [--help] [--quick] [--rows task] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -16,11 +12,13 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import harness
 import numpy as np
-from harness import Contender, Run, Section
+from harness import Contender, Row, Run
+from report import Section
 
 from asyncfeed.queues import FIFOQueue
 
@@ -213,11 +211,11 @@ def check(contender: Contender, work: Any, items: int = 1_003) -> None:
 
 def measure(row: str, *, quick: bool) -> Section:
     """Measure one row, its contenders in turns."""
-    section = Section(TITLES[row], f"python benchmarks/queues.py --rows {row}", PACKAGES)
+    section = Section(TITLES[row], PACKAGES)
     found, missing = harness.available(contenders(row).values())
     harness.forget_heap()
-    entries = [harness.enter(each, None, 0.1 if quick else 0.4, check=check) for each in found]
-    times = harness.race(entries, None, rounds=3 if quick else 9)
+    entries = [harness.enter(each, None, 0.1 if quick else 1.0, check=check) for each in found]
+    times = harness.race(entries, None, 3 if quick else 5, within=20)
     section.tables.append(
         harness.side_by_side(entries, times, base=OURS, unit="us/element", value=lambda seconds: seconds * 1e6)
     )
@@ -230,15 +228,18 @@ def measure(row: str, *, quick: bool) -> Section:
     return section
 
 
-def main() -> None:
-    """Measure the rows asked for, print them, and put them into the results."""
-    chosen = harness.options("Queues, element by element.", list(TITLES))
-    for row in chosen.rows:
-        section = measure(row, quick=chosen.quick)
-        print(section.markdown(), flush=True)
-        if chosen.markdown:
-            harness.write(chosen.markdown, [section])
+ROWS = {
+    "task": Row(
+        "one task, or one thread, enqueues an element and dequeues it again; TensorFlow's do so in a thread",
+        *(35, partial(measure, "task")),
+    ),
+    "between": Row(
+        "from one task to another, or from one thread to another, through a queue of 32",
+        *(30, partial(measure, "between")),
+    ),
+    "batches": Row("`enqueue_many` and `dequeue_many` of 32, in one thread", 20, partial(measure, "batches")),
+}
 
 
 if __name__ == "__main__":
-    main()
+    harness.main("Queues, element by element.", ROWS)

@@ -1,14 +1,6 @@
 """What the engine makes of functions that take their time: waiting, decoding, computing.
 
-Rows:
-
-    lognormal       512 async calls in flight whose times have a long tail, in order
-    auto            concurrency="auto" beside every fixed number, in three stores
-    decode-zlib     zlib, which releases the GIL, on threads
-    decode-jpeg     JPEG with Pillow, on threads
-    decode-python   pure Python, in processes
-
-    python benchmarks/work.py [--quick] [--rows lognormal auto] [--markdown FILE]
+python benchmarks/work.py [--help] [--quick] [--rows lognormal auto] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -23,10 +15,13 @@ from typing import Any
 
 import harness
 import numpy as np
+import report
 import work_async
 import work_sync
-from harness import Contender, Entry, Goal, Made, Section, Spread, Work
-from work_async import BATCH, OURS, SPDL, UNORDERED
+from fixed import beside_fixed
+from harness import Contender, Entry, Made, Row, Work
+from report import Goal, Section, Spread
+from work_async import BATCH, MEDIAN, MOST, OURS, SIGMA, SLOW, SLOW_SHARE, SPDL, TAKEN, UNORDERED
 
 import asyncfeed as af
 
@@ -35,40 +30,18 @@ PEERS = ("spdl_core", "streamable", "aiostream")
 SYNC_PEERS = ("spdl_core", "torch", "grain", "tensorflow", "pillow")
 
 
-def rotated(entries: list[Any], turn: int) -> list[Any]:
-    """Return the entries in the order of a round: the first moves on by one each round."""
-    start = turn % len(entries)
-    return [*entries[start:], *entries[:start]]
-
-
 # -- lognormal: a long tail
 
 
 IN_FLIGHT = 512
-MEDIAN, SIGMA = 0.020, 0.5
-SLOW, SLOW_SHARE = 0.500, 0.01
-SHARES = {OURS: 1.0, UNORDERED: 1.0, "Semaphore and gather": 1.0, "SPDL, unordered": 0.3}
-"""How many of the items each contender gets, so that they take about as long; 0.15 where nothing is said."""
-
-
-def latencies(count: int = 100_000) -> list[float]:
-    """Return how long each item takes in seconds, the same for every contender and in every run."""
-    rng = np.random.default_rng(1)
-    taken = MEDIAN * np.exp(SIGMA * rng.normal(size=count))
-    taken[rng.random(count) < SLOW_SHARE] = SLOW
-    times: list[float] = taken.tolist()
-    return times
 
 
 def lognormal(*, quick: bool) -> Section:
     """Measure 512 calls in flight that take 20 ms, most of them."""
-    section = new_section("512 in flight, a long tail", "lognormal", PEERS)
-    taken = latencies()
-    full = 10_000 if quick else 60_000
+    section = Section("512 in flight, a long tail", (*PACKAGES, *PEERS))
+    seconds = 0.7 if quick else 2.5
 
-    async def work(item: int) -> int:
-        await asyncio.sleep(taken[item])
-        return item
+    work = work_async.sleeping
 
     makers = (
         *(work_async.ours, work_async.ours_unordered, work_async.spdl, work_async.streamable),
@@ -76,8 +49,8 @@ def lognormal(*, quick: bool) -> Section:
     )
     found, missing = harness.available([partial(maker, IN_FLIGHT) for maker in makers])
     harness.forget_heap()
-    entries = [enter_tail(contender, work, full) for contender in found]
-    times = harness.race(entries, work, rounds=1 if quick else 5)
+    entries = [enter_tail(contender, work, seconds) for contender in found]
+    times = harness.race(entries, work, 1 if quick else 5, within=60)
     section.tables.append(
         harness.side_by_side(entries, times, base=OURS, unit="items/s", value=lambda seconds: 1 / seconds)
     )
@@ -88,30 +61,33 @@ def lognormal(*, quick: bool) -> Section:
     if SPDL in present:
         measured = harness.ratio(times, over=SPDL, under=OURS)
         section.goals.append(Goal(f"{SPDL} / asyncfeed", ">= 8", measured.show(), measured.median >= 8))
-    ideal = IN_FLIGHT / statistics.mean(taken[:full])
+    ideal = IN_FLIGHT / statistics.mean(TAKEN)
     section.remarks.append(
         f"A call sleeps: lognormal with a median of {MEDIAN * 1e3:g} ms and sigma {SIGMA:g}, {SLOW_SHARE:.0%} "
-        f"{SLOW * 1e3:g} ms instead, the same for all contenders. The ideal, {IN_FLIGHT} / mean, is {ideal:,.0f} "
-        f"items/s; ours is {1 / statistics.median(times[OURS]) / ideal:.0%} of it, with the filling at the "
-        "beginning and the last slow calls at the end in the time."
+        f"{SLOW * 1e3:g} ms instead, the same for all contenders, each over as many items as it takes about "
+        f"{seconds:g} s for. The ideal, {IN_FLIGHT} / mean, is {ideal:,.0f} items/s; ours is "
+        f"{1 / statistics.median(times[OURS]) / ideal:.0%} of it, with the filling at the beginning and the last "
+        "slow calls at the end, about half a second, in everybody's time."
     )
     section.remarks.extend(f"{entry.name}: {entry.note}." for entry in entries if entry.note)
     section.remarks.extend(missing)
     return section
 
 
-def enter_tail(contender: Contender, work: Work, full: int) -> Entry:
-    """Check a contender and choose its setting, from runs long enough that the tail does not choose."""
+def enter_tail(contender: Contender, work: Work, seconds: float) -> Entry:
+    """Check a contender, choose its setting, and find how many items take about `seconds`.
+
+    What the first few items take, with the last slow calls of their run, says nothing about the rate.
+    """
     harness.check(contender, work)
-    items = round(full * SHARES.get(contender.name, 0.15))
-    trials = {
-        setting: harness.cost(run, work, max(1_000, items // 4)) if len(contender.settings) > 1 else 0.0
-        for setting, run in contender.settings.items()
-    }
+    few, more = 2 * IN_FLIGHT, 6 * IN_FLIGHT
+    trials: dict[str, float] = {}
+    for setting, run in contender.settings.items():
+        begun = few * harness.cost(run, work, few)
+        trials[setting] = max(1e-5, (more * harness.cost(run, work, more) - begun) / (more - few))
     best = min(trials, key=trials.__getitem__)
-    tried = f"chosen from {'; '.join(trials)}" if len(trials) > 1 else ""
-    note = "; ".join(filter(None, (contender.note, tried)))
-    return Entry(contender.name, contender.settings[best], best, items, note)
+    items = min(MOST, few + round((seconds - SLOW) / trials[best] / BATCH) * BATCH)
+    return Entry(contender.name, contender.settings[best], best, items, harness.chosen(contender))
 
 
 # -- auto: how many at a time
@@ -163,7 +139,6 @@ class Counter:
         return item
 
 
-AUTO = 'concurrency="auto"'
 FIXED = tuple(2**power for power in range(10))
 
 
@@ -175,38 +150,23 @@ def run_store(store: Callable[[], Any], limit: Any, _: object, items: int, consu
 
 
 def auto(*, quick: bool) -> Section:
-    """Measure every fixed concurrency once, and the best of them beside "auto", in turns."""
-    section = new_section('concurrency="auto" beside fixed ones', "auto", ())
-    once, seconds, rounds = (0.2, 1.0, 1) if quick else (1.0, 5.0, 5)
-    columns: list[dict[str, str]] = []
+    """Measure "auto" beside fixed concurrencies in three stores."""
+    section = Section('concurrency="auto" beside fixed ones', PACKAGES)
+    once, seconds, rounds = (0.1, 1.0, 1) if quick else (0.4, 5.0, 3)
+    columns = []
     stores: tuple[Any, ...] = (Near, Line, Counter)
     for store in stores:
-        harness.check(Contender(AUTO, {"": partial(run_store, store, "auto")}), unused)
-        rates: dict[int, float] = {}
-        for limit in FIXED:
-            items = max(BATCH, round(once * min(store.most, limit / store.latency)))
-            rates[limit] = 1 / harness.cost(partial(run_store, store, limit), unused, items)
-        best = max(rates, key=rates.__getitem__)
-        fixed = f"{best} at a time"
-        items = round(seconds * rates[best])
-        entries = [
-            Entry(AUTO, partial(run_store, store, "auto"), "", items, ""),
-            Entry(fixed, partial(run_store, store, best), "", items, ""),
-        ]
-        times = harness.race(entries, unused, rounds)
-        measured = harness.ratio(times, over=fixed, under=AUTO)
-        what = f"the store {store.says}: auto / {fixed}, items/s"
-        section.goals.append(Goal(what, ">= 0.9", measured.show(), measured.median >= 0.9))
-        columns.append(
-            {str(limit): harness.number(rate) for limit, rate in rates.items()}
-            | {AUTO: Spread.of([1 / each for each in times[AUTO]]).show()}
-            | {"the best again": Spread.of([1 / each for each in times[fixed]]).show()}
-        )
+        at = partial(partial, run_store, store)
+        harness.check(Contender(store.says, {"": at("auto")}), unused)
+        probes = {limit: max(2 * BATCH, round(once * min(store.most, limit / store.latency))) for limit in FIXED}
+        found = beside_fixed(f"the store {store.says}", at, unused, probes, seconds=seconds, rounds=rounds)
+        section.goals.append(found.goal)
+        columns.append(found.column)
     rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
-    section.tables.append(harness.table(("items/s", *(store.says for store in stores)), rows))
+    section.tables.append(report.table(("items/s", *(store.says for store in stores)), rows))
     section.remarks.append(
-        f"Each fixed number once, for {once:g} s; then auto and the best in turns, over as many items as the best "
-        f"reads in {seconds:g} s, from the start: what auto needs to find its number counts."
+        f"Each fixed number once, for about {once:g} s; then auto and the best in turns, over as many items as "
+        f"the best reads in {seconds:g} s, from the start: what auto needs to find its number counts."
     )
     return section
 
@@ -265,24 +225,21 @@ def check_decoded(contender: Contender, job: Any, items: int = 323) -> None:
 
 
 def enter_decoder(contender: Contender, job: Any, items: int, *, quick: bool) -> Entry:
-    """Check a contender and choose its setting; quickly, take the first."""
+    """Check a contender and choose its setting in short trials; quickly, take the first."""
     if quick:
         first = next(iter(contender.settings))
         contender = replace(contender, settings={first: contender.settings[first]})
     check_decoded(contender, job)
     trials: dict[str, float] = {}
     for setting, run in contender.settings.items():
-        trials[setting] = steady(run, job, items // 2) if len(contender.settings) > 1 else 0.0
+        trials[setting] = steady(run, job, max(6 * FEW, items // 4)) if len(contender.settings) > 1 else 0.0
         if isinstance(run, Made):
             run.drop()
     best = min(trials, key=trials.__getitem__)
-    tried = f"chosen from {'; '.join(trials)}" if len(trials) > 1 else ""
-    note = "; ".join(filter(None, (contender.note, tried)))
-    return Entry(contender.name, contender.settings[best], best, items, note)
+    return Entry(contender.name, contender.settings[best], best, items, harness.chosen(contender))
 
 
 def decode(
-    row: str,
     title: str,
     make: Callable[[], Any],
     makers: Iterable[Callable[[], Iterator[Contender]]],
@@ -290,7 +247,7 @@ def decode(
     quick: bool,
 ) -> Section:
     """Measure a job in all contenders, in turns, beside one thread and two processes that do nothing else."""
-    section = new_section(title, row, SYNC_PEERS)
+    section = Section(title, (*PACKAGES, *SYNC_PEERS))
     try:
         job = make()
     except ImportError as error:
@@ -302,13 +259,13 @@ def decode(
     found, missing = harness.available([work_sync.one_thread, *makers])
     harness.forget_heap()
     alone = min(steady(next(iter(found[0].settings.values())), job, 320) for _ in range(3))
-    items = max(320, round((0.6 if quick else 5.0) / alone / 64) * 64)
+    items = max(320, round((0.4 if quick else 2.0) / alone / 64) * 64)
     entries = [enter_decoder(contender, job, items, quick=quick) for contender in found]
     ours, one, two = work_sync.OURS, work_sync.ONE, work_sync.TWO
     times: dict[str, list[float]] = {name: [] for name in (two, *(entry.name for entry in entries))}
-    for turn in range(1 if quick else 5):
+    for turn in harness.rounds(1 if quick else 5, within=30):
         times[two].append(work_sync.two_processes(job, items))
-        for entry in rotated(entries, turn):
+        for entry in harness.rotated(entries, turn):
             times[entry.name].append(steady(entry.run, job, items))
     for entry in entries:
         if isinstance(entry.run, Made):
@@ -340,7 +297,7 @@ def decode(
 
 def number_of(times: list[float]) -> str:
     """Return the median in microseconds."""
-    return harness.number(statistics.median(times) * 1e6)
+    return report.number(statistics.median(times) * 1e6)
 
 
 # -- all of it
@@ -356,35 +313,28 @@ PROCESSES = (
 )
 
 
-def new_section(title: str, row: str, packages: Iterable[str]) -> Section:
-    """Return an empty section with the command that repeats it."""
-    return Section(title, f"python benchmarks/work.py --rows {row}", (*PACKAGES, *packages))
-
-
-def decoding(row: str, what: str, make: Callable[[], Any], makers: Any) -> Callable[..., Section]:
+def decoding(what: str, make: Callable[[], Any], makers: Any) -> Callable[..., Section]:
     """Return a row of decoding."""
-    return partial(decode, row, f"Decode: {what}", make, makers)
+    return partial(decode, f"Decode: {what}", make, makers)
 
 
-ROWS: dict[str, Callable[..., Section]] = {
-    "lognormal": lognormal,
-    "auto": auto,
-    "decode-zlib": decoding("decode-zlib", "zlib on threads", work_sync.Inflate, THREADS),
-    "decode-jpeg": decoding("decode-jpeg", "JPEG on threads", work_sync.Jpeg, THREADS),
-    "decode-python": decoding("decode-python", "pure Python in processes", work_sync.Spin, PROCESSES),
+ROWS = {
+    "lognormal": Row("512 async calls in flight whose times have a long tail, in order", 100, lognormal),
+    "auto": Row('`concurrency="auto"` beside every fixed number, in three stores', 110, auto),
+    "decode-zlib": Row(
+        "64 KB from zlib, which releases the GIL, on threads",
+        *(65, decoding("zlib on threads", work_sync.Inflate, THREADS)),
+    ),
+    "decode-jpeg": Row(
+        "256 x 256 JPEG with Pillow, which releases the GIL, on threads",
+        *(65, decoding("JPEG on threads", work_sync.Jpeg, THREADS)),
+    ),
+    "decode-python": Row(
+        "a function of about 1 ms of pure Python, in processes",
+        *(75, decoding("pure Python in processes", work_sync.Spin, PROCESSES)),
+    ),
 }
 
 
-def main() -> None:
-    """Measure the rows asked for, print them, and put them into the results."""
-    chosen = harness.options("Functions that take their time.", list(ROWS))
-    sections = []
-    for row in chosen.rows:
-        sections.append(ROWS[row](quick=chosen.quick))
-        print(sections[-1].markdown(), flush=True)
-    if chosen.markdown:
-        harness.write(chosen.markdown, sections)
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("Functions that take their time.", ROWS)

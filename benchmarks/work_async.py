@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 from harness import Consume, Contender, Made, Run, Work
 
 import asyncfeed as af
@@ -37,6 +38,40 @@ def loops() -> dict[str, NewLoop]:
 
         found["uvloop"] = uvloop.new_event_loop
     return found
+
+
+# -- the functions
+
+
+async def identity(item: int) -> int:
+    """Return the item, without suspending."""
+    return item
+
+
+MEDIAN, SIGMA = 0.020, 0.5
+SLOW, SLOW_SHARE = 0.500, 0.01
+MOST = 100_000
+
+
+def latencies(count: int = MOST) -> list[float]:
+    """Return how long each item takes in seconds, the same for every contender and in every run."""
+    rng = np.random.default_rng(1)
+    taken = MEDIAN * np.exp(SIGMA * rng.normal(size=count))
+    taken[rng.random(count) < SLOW_SHARE] = SLOW
+    times: list[float] = taken.tolist()
+    return times
+
+
+TAKEN = latencies()
+
+
+async def sleeping(item: int) -> int:
+    """Return the item after the time that it takes."""
+    await asyncio.sleep(TAKEN[item])
+    return item
+
+
+# -- ours
 
 
 def run_ours(calls: int, ordered: bool, work: Work, items: int, consume: Consume) -> None:

@@ -22,8 +22,10 @@ in batches, read by one thread or by eight, make 138,000 a second or 41,000."""
 
 SURE = 4
 """Items that take so many times longer than that need no second look."""
-FEW, MANY = 4, 32
-"""How many threads to begin with, where more than one may help: the rest is for the tuner to find."""
+MANY = 32
+"""How many threads to begin with at most: the rest is for the tuner to find."""
+BUSY = 1.25
+"""An item that takes at most this many times the processor's time waits for nothing."""
 LATE = 4
 """A hop that takes this many times as long as it should ends early, and the rest of its items is taken anew."""
 
@@ -61,13 +63,14 @@ class Hops:
 
     @property
     def worth(self) -> int:
-        """How many threads to begin with: as many as one core keeps up with, within reason."""
-        return max(FEW, min(MANY, int(self._waits or 1)))
+        """How many threads to begin with: as many as a core keeps up with, one for each core at least."""
+        return max(self._cores, min(MANY, int(self._waits or 1)))
 
     @property
     def most(self) -> int:
-        """How many threads all cores keep up with, twice over: more would wait for a core."""
-        return max(FEW, int(2 * self._cores * (self._waits or 1)))
+        """How many threads all cores keep up with, and twice that where they wait: more would wait for a core."""
+        waits = self._waits or 1
+        return self._cores if waits < BUSY else int(2 * self._cores * waits)
 
     def group(self, count: int, costs: Sequence[int], ratio: float) -> int:
         """Return how many of `count` items go into the next hop.

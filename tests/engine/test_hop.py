@@ -9,7 +9,7 @@ import pytest
 
 from asyncfeed.engine import hop
 from asyncfeed.engine.channel import SPAN
-from asyncfeed.engine.hop import FEW, LATE, MANY, Hops
+from asyncfeed.engine.hop import LATE, MANY, Hops
 from asyncfeed.stages.base import Work
 
 US = 1e-6
@@ -97,14 +97,17 @@ def test_waiting_for_the_gil_does_not_pass_for_a_slow_item() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wall", "cpu", "threads"),
-    [(5000, 5000, FEW), (5000, 500, 10), (5000, 10, MANY)],
+    ("wall", "cpu", "threads", "most"),
+    [(5000, 5000, 2, 2), (5000, 2500, 2, 8), (5000, 500, 10, 40), (5000, 10, MANY, 2000)],
 )
-def test_it_begins_with_as_many_threads_as_a_core_keeps_up_with(wall: float, cpu: float, threads: int) -> None:
-    """Who waits nine tenths of the time leaves room for nine others."""
+def test_it_begins_with_as_many_threads_as_a_core_keeps_up_with(
+    wall: float, cpu: float, threads: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits nine tenths of the time leaves room for nine others; who never waits needs a core each."""
+    monkeypatch.setattr(hop, "usable_cores", lambda: 2)
     each = hops(wall * US, cpu * US)
     after(each)
-    assert each.worth == threads
+    assert (each.worth, each.most) == (threads, most)
 
 
 def test_a_group_is_at_most_a_megabyte() -> None:
