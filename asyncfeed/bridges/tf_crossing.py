@@ -10,6 +10,7 @@ from functools import cache, lru_cache, partial
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
+from asyncfeed.bridges.interrupt import Interrupts
 from asyncfeed.bridges.tf_layout import Layout
 from asyncfeed.engine.pump import Pump
 from asyncfeed.engine.run import EXIT
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 CAPACITY = 1
 """Batches in a queue: reading ahead is the pipeline's, bounded by its budget, and tf.data adds some."""
 LET_GO = "TensorFlow let go of the iterator"
+CTRL_C = "Ctrl-C, while TensorFlow waited for it"
 KINDS = (ValueError, TypeError, MemoryError, NotImplementedError)
 """What TensorFlow has an error of its own for."""
 
@@ -66,11 +68,25 @@ class Crossing:
         if isinstance(error, ClosedError) and EXIT in str(error):
             return  # a thread that still waits for data must not take this for the end of it
         self._feed.stop(LET_GO)
-        if not self._let_go:
-            self._error = error
+        with self._lock:
+            if not self._let_go:
+                self._error = error
         with suppress(self._tf.errors.CancelledError):  # the other side has closed it before
             self._tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=False)
         self._end(ended=True)
+
+    def interrupt(self) -> None:
+        """Fail, where the queue is empty, so that TensorFlow may wait: with an error, never as at the end.
+
+        An item that is put meanwhile is delivered before it, or given up.
+        """
+        tf = self._tf
+        with self._lock:  # while it is held the queue is not given back
+            if self._ended or self._finished or int(tf.raw_ops.QueueSizeV2(handle=self._queue)) > 0:
+                return
+            self._error, self._let_go = ClosedError(f"the feed was stopped: {CTRL_C}"), True
+            tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=True)
+        self._feed.stop(CTRL_C)
 
     def finish(self) -> Exception | None:
         """Stop the feed; return what to raise, where the run failed and the consumer has got all before that.
@@ -118,6 +134,7 @@ class Bridge:
         import tensorflow as tf
 
         self._tf = tf
+        self.interrupts = Interrupts(lambda: list(self._crossings.values()))
         self._numbers = itertools.count()
         self._names: list[int] = []
         self._lock = threading.Lock()
@@ -202,7 +219,7 @@ class Bridge:
     def _open(self, token: Any) -> tuple[Any, int]:
         tf, number = self._tf, next(self._numbers)
         offer, error = self._offer(int(token)), None
-        layout = Layout(offer.signature)
+        layout = Layout(offer.signature, offer.method)
         try:
             run = offer.open()
         except Exception as raised:  # noqa: BLE001 - it is handed on below
@@ -228,7 +245,7 @@ class Bridge:
 
     def _generate(self, token: Any) -> Iterator[Any]:
         offer = self._offer(int(token))
-        layout = Layout(offer.signature)
+        layout = Layout(offer.signature, offer.method)
         feed, items = offer.open()
         error: Exception | None = None
         try:

@@ -63,11 +63,12 @@ def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = 
             )
         try:
             if output_signature is None:
-                output_signature = infer(offer.peek(), rule_of(pipeline))
-            layout = Layout(output_signature)
+                output_signature = infer(offer.peek(), rule_of(pipeline), offer.method)
+            layout = Layout(output_signature, offer.method)
             offer.signature = layout.signature
             made = bridge().queued if via == "queue" else bridge().generated
             token, dataset = made(offer, layout)
+            bridge().interrupts.install()
         except BaseException:
             offer.withdraw()
             raise

@@ -14,12 +14,13 @@ from asyncfeed.engine.threads import Threads
 from asyncfeed.stages.base import Work, usable_cores
 
 HOP_SECONDS = 2e-3
-HOP_BYTES = 1 << 20
+HOP_BYTES = 1 << 21
 """A hop costs 15-25 us, and twice that where the GIL is wanted: it should carry about this much work."""
 SLOW = 50e-6
-"""Samples that take longer than this are worth a second thread; shorter ones only fight over the GIL: 4 KB files
-in batches, read by one thread or by eight, make 138,000 a second or 41,000."""
-
+"""Samples that compute for longer than this are worth a second thread; shorter ones only fight over the GIL: 4 KB
+files in batches, read by one thread or by eight, make 138,000 a second or 41,000."""
+WAITED = 2
+"""Those that wait are if it is for so many times longer: it may be for the GIL, and then threads make it worse."""
 SURE = 4
 """Items that take so many times longer than that need no second look."""
 MANY = 32
@@ -43,7 +44,7 @@ class Raised:
 
 
 class Hops:
-    """Groups the items of a stage into hops of about 2 ms or 1 MB of work."""
+    """Groups the items of a stage into hops of about 2 ms or 2 MB of work."""
 
     def __init__(self, threads: Threads, work: Work, name: str, unit: int) -> None:
         self._threads = threads
@@ -77,7 +78,8 @@ class Hops:
 
         `costs` is what they weigh, and `ratio` what a result weighs against its item; none where all are small.
         """
-        size = min(self._size, count)
+        # In equal parts: a small rest would cost as much as a whole hop.
+        size = -(-count // max(1, round(count / self._size)))
         if size > 1 and costs:
             nbytes = 0.0
             for place in range(size):
@@ -93,7 +95,7 @@ class Hops:
         took = max(cpu, wall - (working - 1) * cpu)
         waits = took / max(cpu, 1e-6)
         self._waits = waits if self._waits is None else 0.75 * self._waits + 0.25 * waits
-        self._learn(took / max(1, len(results)))
+        self._learn(took / max(1, len(results)), max(cpu, took / WAITED) / max(1, len(results)))
         return results
 
     def _timed(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[list[Any], float, float]:
@@ -125,13 +127,14 @@ class Hops:
                 break
         return results
 
-    def _learn(self, seconds: float) -> None:
+    def _learn(self, seconds: float, work: float) -> None:
+        """Note how long an item took, and how much of that another thread may save."""
         before = self._seconds
         self._seconds = now = seconds if before is None else max(seconds, 0.75 * before + 0.25 * seconds)
         # Towards what is worth a hop: doubling on the way up, at once on the way down.
         self._size = max(1, min(int(HOP_SECONDS / max(now, 1e-9)), 2 * self._size, SPAN))
         # One slow hop may be the machine's fault; one that is far too slow is not.
-        over = seconds > self._bound
-        if over is self._over or seconds > SURE * self._bound:
+        over = work > self._bound
+        if over is self._over or work > SURE * self._bound:
             self.slow = over
         self._over = over

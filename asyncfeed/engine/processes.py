@@ -32,7 +32,7 @@ log = logging.getLogger("asyncfeed")
 
 
 class ProcessHops(Hops):
-    """Groups the items of a stage into hops of about 10 ms or 1 MB of work, in processes."""
+    """Groups the items of a stage into hops of about 10 ms or 2 MB of work, in processes."""
 
     def __init__(self, threads: Threads, others: list[Processes], work: Work, name: str, unit: int) -> None:
         super().__init__(threads, work, name, unit)
@@ -49,7 +49,7 @@ class ProcessHops(Hops):
         self._learn(seconds / max(1, len(results)))
         return results
 
-    def _learn(self, seconds: float) -> None:
+    def _learn(self, seconds: float, work: float = 0.0) -> None:
         before = self._seconds
         self._seconds = now = seconds if before is None else max(seconds, 0.75 * before + 0.25 * seconds)
         self._size = max(1, min(int(program.HOP_SECONDS / max(now, 1e-9)), 2 * self._size, SPAN))

@@ -135,3 +135,18 @@ def test_enqueue_is_what_its_errors_say(graph: None, item: Any, make: Callable[.
         enqueue(af.items([item]), sess, target)
     with pytest.raises(af.PipelineError, match="^to_queue_runner: "):
         to_queue_runner(af.items([item]), target)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        (af.items([]), "has no items to infer a signature from$"),
+        (af.items([object()]), "TensorFlow has no tensor for"),
+        (af.items([np.zeros(2), np.zeros(2, np.int64)]), "int64 of shape"),
+    ],
+    ids=["empty", "no tensor", "misfit"],
+)
+def test_to_keras_is_what_its_errors_say(pipeline: Any, message: str) -> None:
+    with pytest.raises((af.PipelineError, tf.errors.OpError), match=rf"to_keras: .*{message}") as caught:
+        list(pipeline.to_keras().get_tf_dataset())
+    assert "to_tf" not in str(caught.value).partition("\n")[0]

@@ -343,3 +343,24 @@ def test_a_virtual_loop_is_what_ran() -> None:
         return isinstance(asyncio.get_running_loop(), VirtualLoop)
 
     assert run_virtual(main)
+
+
+@pytest.mark.parametrize(("nbytes", "fewest", "most"), [(64, 32, 64), (1 << 20, 3, 8)])
+def test_behind_a_slow_consumer_few_large_batches_are_ready(nbytes: int, fewest: int, most: int) -> None:
+    """Memory that was not used before costs the system as much as filling it; nobody is waiting for the rest."""
+    calls = 0
+
+    async def make(_: object) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.001)
+        return np.zeros(nbytes, np.uint8)
+
+    async def main() -> int:
+        async with af.items(range(5000)).batch(32).map(make, concurrency=1).open() as feed:
+            for _ in range(10):
+                await anext(feed)
+            await asyncio.sleep(60)
+            return calls - 10
+
+    assert fewest <= run_virtual(main) <= most
