@@ -214,7 +214,7 @@ class Pipeline(Outputs, Generic[T_co]):
         the first items come, anew for each run: 0.2 s, and what importing the function's module takes. They end
         with the run; one whose function hangs is killed after the `grace`. Numerical libraries in them share the
         cores, unless `OMP_NUM_THREADS` and its like are set. Memory: beside `memory_limit`, each holds one group
-        of items (10 ms of work, or 2 MB) and its results.
+        of items (10 ms of work, or 1 MB) and its results.
 
         >>> import asyncfeed as af
         >>> list(af.items(range(4)).map(lambda x: x * x))

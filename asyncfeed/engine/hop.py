@@ -14,7 +14,7 @@ from asyncfeed.engine.threads import Threads
 from asyncfeed.stages.base import Work, usable_cores
 
 HOP_SECONDS = 2e-3
-HOP_BYTES = 1 << 21
+HOP_BYTES = 1 << 20
 """A hop costs 15-25 us, and twice that where the GIL is wanted: it should carry about this much work."""
 SLOW = 50e-6
 """Samples that compute for longer than this are worth a second thread; shorter ones only fight over the GIL: 4 KB
@@ -44,7 +44,7 @@ class Raised:
 
 
 class Hops:
-    """Groups the items of a stage into hops of about 2 ms or 2 MB of work."""
+    """Groups the items of a stage into hops of about 2 ms or 1 MB of work."""
 
     def __init__(self, threads: Threads, work: Work, name: str, unit: int) -> None:
         self._threads = threads

@@ -32,7 +32,7 @@ log = logging.getLogger("asyncfeed")
 
 
 class ProcessHops(Hops):
-    """Groups the items of a stage into hops of about 10 ms or 2 MB of work, in processes."""
+    """Groups the items of a stage into hops of about 10 ms or 1 MB of work, in processes."""
 
     def __init__(self, threads: Threads, others: list[Processes], work: Work, name: str, unit: int) -> None:
         super().__init__(threads, work, name, unit)

@@ -166,7 +166,7 @@ class IndexedSource(SourceStep):
 
 
 class Group:
-    """How many items of a source to fetch with one thread hop: about 2 ms or 2 MB."""
+    """How many items of a source to fetch with one thread hop: about 2 ms or 1 MB."""
 
     def __init__(self) -> None:
         self.size = 1

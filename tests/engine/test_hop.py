@@ -112,11 +112,11 @@ def test_it_begins_with_as_many_threads_as_a_core_keeps_up_with(
     assert (each.worth, each.most) == (threads, most)
 
 
-def test_a_group_is_at_most_two_megabytes() -> None:
+def test_a_group_is_at_most_a_megabyte() -> None:
     """By what the results weigh, not the items."""
     each = hops(US, US)
     after(each)
-    assert each.group(64, [1000] * 64, 100.0) == 20
+    assert each.group(64, [1000] * 64, 100.0) == 10
     assert each.group(64, [1000] * 64, 5000.0) == 1
 
 
