@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
 
 from asyncfeed.errors import Failure, PipelineError
@@ -220,7 +221,11 @@ class Node:
 def show(value: object) -> str:
     """Return `value` as it stands in code: functions by their name, everything else by its repr."""
     name = getattr(value, "__name__", None)
-    return name if isinstance(name, str) and name != "<lambda>" else "..." if name else repr(value)
+    if isinstance(name, str) and name != "<lambda>":
+        return name
+    if isinstance(value, partial):  # its arguments may be the user's whole data
+        return f"partial({show(value.func)}, ...)"
+    return "..." if name else repr(value)
 
 
 def check_count(stage: str, name: str, value: object, least: int) -> None:

@@ -124,6 +124,13 @@ def test_map_keeps_the_number_of_items_unless_some_may_be_skipped() -> None:
     assert FlatMap(plain).length(7) is None
 
 
+def test_what_a_partial_holds_is_not_shown() -> None:
+    """It may be all of the user's data, and the name of a stage is in that of each of its workers."""
+    scaled = functools.partial(plain, scale=list(range(100_000)))
+    assert str(Map(scaled)) == "map(partial(plain, ...))"
+    assert str(Map(functools.partial(scaled, 1))) == "map(partial(plain, ...))"
+
+
 def test_stages_are_values_and_show_as_they_are_written() -> None:
     assert Map(plain) == Map(plain) != Map(str)
     assert str(Map(plain, rng=True, seed=3)) == "map(plain, rng=True, seed=3)"
