@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 CAPACITY = 1
 """Batches in a queue: reading ahead is the pipeline's, bounded by its budget, and tf.data adds some."""
+REFUSED, NONE = 64, -1
+"""How many runs Ctrl-C may end at once; and the number of none."""
 LET_GO = "TensorFlow let go of the iterator"
 CTRL_C = "Ctrl-C, while TensorFlow waited for it"
 KINDS = (ValueError, TypeError, MemoryError, NotImplementedError)
@@ -41,11 +43,13 @@ class Crossing:
         queue: Any,
         name: str,
         free: Callable[[], None],
+        refuse: Callable[[], None],
     ) -> None:
         self._tf = tf
         self._layout = layout
         self._queue = queue
         self._free = free
+        self._refuse = refuse
         self._lock = threading.Lock()
         self._let_go = self._ended = self._finished = False
         self._error: BaseException | None = None
@@ -84,7 +88,8 @@ class Crossing:
         with self._lock:  # while it is held the queue is not given back
             if self._ended or self._finished or int(tf.raw_ops.QueueSizeV2(handle=self._queue)) > 0:
                 return
-            self._error, self._let_go = ClosedError(f"the feed was stopped: {CTRL_C}"), True
+            self._let_go = True
+            self._refuse()
             tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=True)
         self._feed.stop(CTRL_C)
 
@@ -144,10 +149,12 @@ class Bridge:
             # Holds one element as long as Python may be called: TensorFlow drops iterators at exit too.
             self._alive = self._new_queue("alive", [tf.int64])
             tf.raw_ops.QueueEnqueueV2(handle=self._alive, components=[tf.constant(1, tf.int64)])
+            # The runs that Ctrl-C has ended. Their end is an error that takes no Python: the handler would run in it.
+            self._refused = tf.Variable([NONE] * REFUSED, dtype=tf.int64, trainable=False)
         resource, number = tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)
         trace = tf.function(self._trace_start, autograph=False, input_signature=[number])
         self._start = trace.get_concrete_function()
-        trace = tf.function(self._trace_finish, autograph=False, input_signature=[resource, number, resource])
+        trace = tf.function(self._trace_finish, autograph=False, input_signature=[resource, number, resource, resource])
         self._finish = trace.get_concrete_function()
         # Shared by the datasets of one signature: each function traced costs 10 ms.
         self._next = lru_cache(maxsize=64)(self._trace_next)
@@ -165,7 +172,7 @@ class Bridge:
         variant = tf.raw_ops.GeneratorDataset(
             init_func_other_args=[tf.constant(token, tf.int64)],
             next_func_other_args=[],
-            finalize_func_other_args=[self._alive],
+            finalize_func_other_args=[self._alive, self._refused.handle],
             init_func=self._start,
             next_func=self._next(tuple(layout.specs)),
             finalize_func=self._finish,
@@ -206,15 +213,28 @@ class Bridge:
         signature = [tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)]
         return tf.function(dequeue, autograph=False, input_signature=signature).get_concrete_function()
 
-    def _trace_finish(self, queue: Any, run: Any, alive: Any) -> Any:
+    def _trace_finish(self, queue: Any, run: Any, alive: Any, refused: Any) -> Any:
         tf = self._tf
+        runs = tf.raw_ops.ReadVariableOp(resource=refused, dtype=tf.int64)
+
+        def fail() -> Any:
+            # Once: TensorFlow calls again when it drops the iterator.
+            rest = tf.where(runs == run, tf.constant(NONE, tf.int64), runs)
+            once = tf.raw_ops.AssignVariableOp(resource=refused, value=rest)
+            with tf.control_dependencies([once]):
+                failed = tf.raw_ops.Assert(condition=False, data=[f"the feed was stopped: {CTRL_C}"])
+            with tf.control_dependencies([failed]):
+                return tf.constant(0, tf.int64)
 
         def close() -> Any:
             closed = tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
             with tf.control_dependencies([closed]):
                 return tf.numpy_function(self._close, [run], tf.int64)
 
-        return tf.cond(tf.raw_ops.QueueSizeV2(handle=alive) > 0, close, lambda: tf.constant(0, tf.int64))
+        def finish() -> Any:
+            return tf.cond(tf.reduce_any(runs == run), fail, close)
+
+        return tf.cond(tf.raw_ops.QueueSizeV2(handle=alive) > 0, finish, lambda: tf.constant(0, tf.int64))
 
     def _open(self, token: Any) -> tuple[Any, int]:
         tf, number = self._tf, next(self._numbers)
@@ -233,7 +253,8 @@ class Bridge:
             queue = self._new_queue(str(name), [spec.dtype for spec in layout.specs])
         thread = f"asyncfeed-tf-{number}-pump"
         free = partial(self._names.append, name)
-        self._crossings[number] = Crossing(tf, run, layout, queue, thread, free)
+        refuse = partial(self._refuse, number)
+        self._crossings[number] = Crossing(tf, run, layout, queue, thread, free, refuse)
         return queue, number
 
     def _close(self, run: Any) -> int:
@@ -242,6 +263,12 @@ class Bridge:
             raise error
         del self._crossings[int(run)]
         return 0
+
+    def _refuse(self, number: int) -> None:
+        """Have the end of this run be an error; called by one thread."""
+        runs = self._refused.numpy()
+        runs[number % REFUSED] = number
+        self._refused.assign(runs)
 
     def _generate(self, token: Any) -> Iterator[Any]:
         offer = self._offer(int(token))

@@ -18,6 +18,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import collections, json
 import numpy as np
 import tensorflow as tf
+from asyncfeed.bridges import interrupt
 from asyncfeed.bridges.tf_crossing import bridge
 
 bridge()  # before any other thread asks for it
@@ -197,7 +198,16 @@ first = three(iterator)
 def sleeps():
     interrupt_when(lambda: main_sleeps() and main_frame().f_code.co_name == "wait" and full())
     threading.Event().wait()
-tell("in Python", caught=interrupted(sleeps), items=first + draw_rest(iterator))
+looked, look = threading.Event(), interrupt._main_is_in_tensorflow
+def looks():
+    found = look()
+    looked.set()
+    return found
+interrupt._main_is_in_tensorflow = looks
+caught = interrupted(sleeps)
+looked.wait()  # Until then a run that is drawn from again may be ended.
+interrupt._main_is_in_tensorflow = look
+tell("in Python", caught=caught, items=first + draw_rest(iterator))
 
 iterator = iter(af.items(range(9)).to_tf())
 first = three(iterator)
