@@ -149,12 +149,13 @@ class Bridge:
             # Holds one element as long as Python may be called: TensorFlow drops iterators at exit too.
             self._alive = self._new_queue("alive", [tf.int64])
             tf.raw_ops.QueueEnqueueV2(handle=self._alive, components=[tf.constant(1, tf.int64)])
-            # The runs that Ctrl-C has ended. Their end is an error that takes no Python: the handler would run in it.
+            # The runs that Ctrl-C has ended, with an error that takes no Python: the handler would run in it.
             self._refused = tf.Variable([NONE] * REFUSED, dtype=tf.int64, trainable=False)
         resource, number = tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)
         trace = tf.function(self._trace_start, autograph=False, input_signature=[number])
         self._start = trace.get_concrete_function()
-        trace = tf.function(self._trace_finish, autograph=False, input_signature=[resource, number, resource, resource])
+        signature = [resource, number, resource, resource]
+        trace = tf.function(self._trace_finish, autograph=False, input_signature=signature)
         self._finish = trace.get_concrete_function()
         # Shared by the datasets of one signature: each function traced costs 10 ms.
         self._next = lru_cache(maxsize=64)(self._trace_next)
