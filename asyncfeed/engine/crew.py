@@ -22,6 +22,8 @@ class Crew:
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop, start: Callable[[], None]) -> None:
         self.limit = limit
+        self.spare = 0
+        """How many more may have their work ready and wait until one of these has done: no calls of their own."""
         self.tuner: Tuner | None = None
         self._loop = loop
         self._start = start
@@ -34,6 +36,11 @@ class Crew:
         self._idle, self._counted = 0.0, 0.0
 
     @property
+    def room(self) -> int:
+        """How many may have work in hand."""
+        return self.limit + self.spare
+
+    @property
     def working(self) -> int:
         """How many are not resting."""
         return self._workers - len(self._resting)
@@ -42,10 +49,10 @@ class Crew:
         """Call one more worker, if there is one; if all work, ask the tuner, who counts the items `begun`."""
         self.short_handed = False
         tuner = self.tuner
-        if self.working >= self.limit and tuner is not None and tuner.limit == self.limit:
+        if self.working >= self.room and tuner is not None and tuner.limit == self.limit:
             self.limit = tuner.look(begun, self._loop.time(), self._idle)
-            self.crowded = self.working > self.limit
-        if self.working < self.limit:
+            self.crowded = self.working > self.room
+        if self.working < self.room:
             self._count_idle()
             if self._resting:
                 resting = self._resting.pop()
@@ -56,15 +63,15 @@ class Crew:
                 self._start()
 
     def tune(self, start: int, most: int) -> None:
-        """Find the limit from here on, between 1 and `most`; with `most` 1 there is nothing to find."""
+        """Find the limit from here on, between 1 and `most`; where that is the start there is nothing to find."""
         self.limit = min(start, most)
-        self.tuner = Tuner(self.limit, most) if most > 1 else None
+        self.tuner = Tuner(self.limit, most) if most > start else None
         self._counted = self._loop.time()
         self.arrived()
 
     def arrived(self) -> None:
         """Note that a called worker has come: another may be called, or all are at work now."""
-        self.short_handed = self.working < self.limit or self.tuner is not None
+        self.short_handed = self.working < self.room or self.tuner is not None
 
     def watch(self) -> None:
         """Have the next item's begin noticed: something was finished, so it is time to look how fast."""
@@ -77,7 +84,7 @@ class Crew:
         self._count_idle()
         resting = self._loop.create_future()
         self._resting.append(resting)
-        self.crowded = self.working > self.limit
+        self.crowded = self.working > self.room
         await resting
         self.arrived()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.origin import ItemPlace
-from asyncfeed.engine.threads import Threads
+from asyncfeed.engine.threads import Lane, Threads
 from asyncfeed.stages.base import Work, usable_cores
 
 HOP_SECONDS = 2e-3
@@ -48,6 +48,7 @@ class Hops:
 
     def __init__(self, threads: Threads, work: Work, name: str, unit: int) -> None:
         self._threads = threads
+        self.lane = Lane()
         self._fn = work.fn
         self._filters = work.shape == "filter"
         self._goes_on = work.on_error == "skip"
@@ -88,11 +89,13 @@ class Hops:
                     return max(1, place)
         return size
 
-    async def run(self, items: list[Any], places: list[ItemPlace] | None, working: int) -> list[Any]:
-        """Call the function on a thread, one of `working` at it, and learn from how long it took."""
-        results, wall, cpu = await self._threads.run(self._name, self._timed, items, places)
+    async def run(self, items: list[Any], places: list[ItemPlace] | None) -> list[Any]:
+        """Call the function on a thread, and learn from how long it took."""
+        lane = self.lane
+        beside = min(lane.busy, lane.width - 1)
+        results, wall, cpu = await self._threads.run(self._name, self._timed, items, places, lane=lane)
         # Where threads fight over the GIL each waits for all the others; that says nothing about the item.
-        took = max(cpu, wall - (working - 1) * cpu)
+        took = max(cpu, wall - beside * cpu)
         waits = took / max(cpu, 1e-6)
         self._waits = waits if self._waits is None else 0.75 * self._waits + 0.25 * waits
         self._learn(took / max(1, len(results)), max(cpu, took / WAITED) / max(1, len(results)))

@@ -43,9 +43,9 @@ class ProcessHops(Hops):
         """Return how many of `count` items go into the next hop; items weigh as well as results."""
         return super().group(count, costs, max(1.0, ratio))
 
-    async def run(self, items: list[Any], places: list[ItemPlace] | None, working: int) -> list[Any]:
+    async def run(self, items: list[Any], places: list[ItemPlace] | None) -> list[Any]:
         """Call the function in a process, and learn from how long it took there."""
-        results, seconds = await self._threads.run(self._name, self._processes.call, items, places)
+        results, seconds = await self._threads.run(self._name, self._processes.call, items, places, lane=self.lane)
         self._learn(seconds / max(1, len(results)))
         return results
 

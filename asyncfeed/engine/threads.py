@@ -15,7 +15,22 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", str]
+
+class Lane:
+    """A part of the threads: at most `width` of them at a time, and jobs that wait for one of these.
+
+    A thread that has done its job takes the next from here, without a turn of the loop in between.
+    """
+
+    def __init__(self) -> None:
+        self.width = 1
+        self.busy = 0
+        """How many threads are at it, or will be at once; changed on the loop only."""
+        self.waiting: deque[_Job] = deque()
+
+
+_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", str, Lane | None]
+_Done = tuple["asyncio.Future[Any]", Any, BaseException | None, Lane | None, bool]
 
 
 class Threads:
@@ -32,35 +47,56 @@ class Threads:
         self._busy: dict[threading.Thread, str] = {}
         self._threads: list[threading.Thread] = []
         self._pending = 0
+        """How many jobs are with a thread, or on the way to one; those that wait in a lane are not."""
         self._parked: set[threading.Semaphore] = set()
-        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._done: deque[_Done] = deque()
         self._reporting = False
         self._all_idle: asyncio.Future[None] | None = None
 
-    async def run(self, what: str, fn: Callable[..., R], *args: Any) -> R:
+    async def run(self, what: str, fn: Callable[..., R], *args: Any, lane: Lane | None = None) -> R:
         """Call `fn(*args)` on a thread and return its result; `what` names the job in a report.
 
-        Cancelling stops the waiting, not the call: its result is dropped when it comes.
+        Cancelling stops the waiting, not a call that has begun: its result is dropped when it comes.
         """
-        result: R = await self.submit(what, fn, *args)
+        result: R = await self.submit(what, fn, *args, lane=lane)
         return result
 
-    def submit(self, what: str, fn: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Start `fn(*args)` on a thread and return its future."""
+    def submit(
+        self, what: str, fn: Callable[..., Any], *args: Any, lane: Lane | None = None
+    ) -> asyncio.Future[Any]:
+        """Start `fn(*args)` on a thread, in a `lane` as soon as there is one for it, and return its future."""
         future: asyncio.Future[Any] = self._loop.create_future()
+        job = fn, args, future, what, lane
+        if lane is None:
+            self._hand_out(job)
+        else:
+            lane.waiting.append(job)
+            self._fill(lane)
+        return future
+
+    def _fill(self, lane: Lane) -> None:
+        while lane.busy < lane.width and (job := _next(lane)) is not None:
+            try:
+                self._hand_out(job)
+            except RuntimeError as error:  # the system has no more threads, or the interpreter ends
+                job[2].set_exception(error)
+                return
+            lane.busy += 1
+
+    def _hand_out(self, job: _Job) -> None:
         if self._pending >= len(self._threads):
             name = f"{self._name}-worker-{len(self._threads)}"
             thread = threading.Thread(target=self._serve, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
         self._pending += 1
-        self._jobs.put((fn, args, future, what))
-        return future
+        self._jobs.put(job)
 
     def _serve(self) -> None:
         me = threading.current_thread()
-        while (job := self._jobs.get()) is not None:
-            fn, args, future, what = job
+        following: _Job | None = None
+        while (job := following or self._jobs.get()) is not None:
+            fn, args, future, what, lane = job
             self._busy[me] = what
             result, error = None, None
             try:
@@ -68,8 +104,10 @@ class Threads:
             except BaseException as raised:  # noqa: BLE001 - it is handed on, whatever it is
                 error = raised
             del self._busy[me]
-            self._done.append((future, result, error))
-            del job, fn, args, future, result, error  # an idle thread must not keep the last item alive
+            # What comes into the lane after this look finds the loop with this report still to read.
+            following = None if lane is None else _next(lane)
+            self._done.append((future, result, error, lane, following is not None))
+            del job, fn, args, future, result, error, lane  # an idle thread must not keep the last item alive
             # The flag is read after the append and cleared before the queue is emptied, so either this
             # thread wakes the loop or the loop has yet to look.
             if not self._reporting:
@@ -82,8 +120,13 @@ class Threads:
     def _report(self) -> None:
         self._reporting = False
         while self._done:
-            future, result, error = self._done.popleft()
-            self._pending -= 1
+            future, result, error, lane, goes_on = self._done.popleft()
+            if not goes_on:
+                self._pending -= 1
+                if lane is not None:
+                    lane.busy -= 1
+            if lane is not None:
+                self._fill(lane)
             if future.done():
                 continue
             if error is None:
@@ -139,6 +182,18 @@ class Threads:
             ]
         finally:
             frames.clear()  # it holds this very frame, and all that is in those of others
+
+
+def _next(lane: Lane) -> _Job | None:
+    """Take a job that waits in the lane, if its threads are not too many; any thread may call it."""
+    try:
+        while lane.busy <= lane.width:
+            job = lane.waiting.popleft()
+            if not job[2].done():  # or else it was cancelled
+                return job
+    except IndexError:
+        pass
+    return None
 
 
 def _stop_iteration(error: StopIteration) -> RuntimeError:

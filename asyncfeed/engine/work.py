@@ -6,7 +6,8 @@ on what is ready from its front. Invariants:
 * An item is in exactly one place: untaken, with one worker, or in its place among the results.
 * The results are sent in the order of the entries; a piece of an entry goes as soon as all before it is done.
   Unordered, results go as they come, but never past the end of an epoch.
-* At most K calls run at any time: a worker makes one call (or one thread hop) at a time.
+* At most K calls run at any time: a worker makes one call (or one thread hop) at a time, and where there is one
+  worker more, its hop waits in a lane that is K threads wide.
 * No task, future, lock or closure is made for an item whose function does not wait.
 """
 

@@ -19,6 +19,8 @@ from asyncfeed.engine.window import Entry
 from asyncfeed.engine.work import WorkStep
 from asyncfeed.stages.base import Work
 
+SPARE = 1
+"""How many hops are ready behind those that run, so that a thread need not wait for the loop."""
 INLINE = 64 * 1024
 """What our own functions may be given on the loop, in bytes of results."""
 
@@ -85,7 +87,7 @@ class ThreadWork(WorkStep):
         crew, hops = self._crew, self._hops
         crew.arrived()
         while True:
-            taken = None if crew.working > crew.limit else self._take()
+            taken = None if crew.working > crew.room else self._take()
             if taken is None:
                 group = results = None
                 await crew.rest()
@@ -102,7 +104,11 @@ class ThreadWork(WorkStep):
             if on_loop:
                 results = hops.call(group, places)
             else:
-                results = await hops.run(group, places, crew.working)
+                hops.lane.width = crew.limit
+                if not crew.spare:
+                    crew.spare = SPARE
+                    crew.arrived()
+                results = await hops.run(group, places)
                 if self._auto:
                     self._heed()
             if len(results) < len(group):
@@ -131,7 +137,7 @@ class ThreadWork(WorkStep):
         """Let the crew have as many threads as the last hop says may help; the tuner finds how many do."""
         crew, hops = self._crew, self._hops
         most = min(self.most, hops.most) if hops.slow else 1
-        if hops.slow is not self._spread:
+        if hops.slow is not self._spread or (crew.tuner is None and most > max(hops.worth, crew.limit)):
             self._spread = hops.slow
             crew.tune(hops.worth, most)
         elif crew.tuner is not None:

@@ -21,7 +21,7 @@ class Clock:
     def __init__(self, wall: float, cpu: float) -> None:
         self.told = wall, cpu
 
-    async def run(self, what: str, fn: Any, items: list[Any], places: Any) -> Any:
+    async def run(self, what: str, fn: Any, items: list[Any], places: Any, *, lane: Any) -> Any:
         return items, *self.told
 
 
@@ -31,8 +31,9 @@ def hops(wall: float, cpu: float, *, unit: int = 1) -> Hops:
 
 def after(each: Hops, working: int = 1, rounds: int = 20) -> tuple[int, bool]:
     """Return the group size, and whether more threads may help, after some hops of one item."""
+    each.lane.width = each.lane.busy = working
     for _ in range(rounds):
-        asyncio.run(each.run([1], None, working))
+        asyncio.run(each.run([1], None))
     return each.group(6400, [], 1.0), each.slow
 
 
