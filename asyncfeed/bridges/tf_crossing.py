@@ -308,7 +308,11 @@ class Bridge:
         self._tf.raw_ops.QueueDequeueV2(handle=self._alive, component_types=[self._tf.int64])
 
 
-@cache
+_made = cache(Bridge)
+_making = threading.RLock()  # a collection of garbage in it may ask, too
+
+
 def bridge() -> Bridge:
-    """Return the one of this process."""
-    return Bridge()
+    """Return the one of this process, whichever threads ask for it first."""
+    with _making:
+        return _made()
