@@ -69,6 +69,16 @@ class Crew:
         self._counted = self._loop.time()
         self.arrived()
 
+    def suit(self, start: int, most: int, *, anew: bool) -> None:
+        """Go on finding the limit, up to another `most`; anew where asked, or where there now is one to find.
+
+        Where there no longer is, the limit is `start` again.
+        """
+        if anew or (most > start) is (self.tuner is None):
+            self.tune(start, most)
+        elif self.tuner is not None:
+            self.tuner.most = most
+
     def arrived(self) -> None:
         """Note that a called worker has come: another may be called, or all are at work now."""
         self.short_handed = self.working < self.room or self.tuner is not None

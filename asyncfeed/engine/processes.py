@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncfeed.engine import worker as program
-from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.hop import DROPPED, Hops, Raised
 from asyncfeed.engine.origin import ItemPlace, note
 from asyncfeed.engine.process import Worker, main_script
@@ -46,13 +45,8 @@ class ProcessHops(Hops):
     async def run(self, items: list[Any], places: list[ItemPlace] | None) -> list[Any]:
         """Call the function in a process, and learn from how long it took there."""
         results, seconds = await self._threads.run(self._name, self._processes.call, items, places, lane=self.lane)
-        self._learn(seconds / max(1, len(results)))
+        self._resize(seconds / max(1, len(results)), program.HOP_SECONDS)
         return results
-
-    def _learn(self, seconds: float, work: float = 0.0) -> None:
-        before = self._seconds
-        self._seconds = now = seconds if before is None else max(seconds, 0.75 * before + 0.25 * seconds)
-        self._size = max(1, min(int(program.HOP_SECONDS / max(now, 1e-9)), 2 * self._size, SPAN))
 
 
 class Processes:

@@ -52,6 +52,8 @@ class Threads:
         self._done: deque[_Done] = deque()
         self._reporting = False
         self._all_idle: asyncio.Future[None] | None = None
+        self.ending = False
+        """Whether nothing more is wanted: a job that has several things to do may leave the rest."""
 
     async def run(self, what: str, fn: Callable[..., R], *args: Any, lane: Lane | None = None) -> R:
         """Call `fn(*args)` on a thread and return its result; `what` names the job in a report.
@@ -151,7 +153,8 @@ class Threads:
         room.release()
 
     async def idle(self, grace: float) -> bool:
-        """Wait until no thread is busy, at most `grace` seconds; return whether that came true."""
+        """Let the threads end what they are at; return whether none is busy after at most `grace` seconds."""
+        self.ending = True
         if self._pending:
             self._all_idle = self._loop.create_future()
             await asyncio.wait([self._all_idle], timeout=grace)

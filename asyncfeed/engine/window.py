@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PENDING: Any = type("Pending", (), {"__slots__": (), "__repr__": lambda _: "PENDING"})()
 """Stands where a result is not there yet."""
+NOTHING = frozenset({Failure, type(PENDING)})
+"""What stands among results and is none."""
 
 SMALL = 4096
 """Items that need fewer bytes than this are admitted to the budget by the span, not one by one."""
@@ -80,7 +82,9 @@ class Weights:
 
     def learn(self, results: list[Any], weight: int) -> int:
         """Take note of results made from items of `weight`; return what they weigh."""
-        actual = sum(size_of(each) for each in results if type(each) is not Failure and each is not PENDING)
+        if not NOTHING.isdisjoint(map(type, results)):
+            results = [each for each in results if type(each) not in NOTHING]
+        actual = total_size(results)
         if actual:
             seen = actual / max(1, weight)
             self.each = actual // len(results)

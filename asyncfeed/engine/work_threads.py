@@ -93,7 +93,7 @@ class ThreadWork(WorkStep):
                 await crew.rest()
                 continue
             entry, group = taken.entry, taken.items
-            on_loop = inline is not None and ((entry.weight or INLINE) < INLINE or all(map(inline, group)))
+            on_loop = inline is not None and self._is_small(taken)
             if crew.short_handed and (self._current is not None or self._left) and not on_loop:
                 crew.hire(self._begun + (self._current.taken if self._current is not None else 0))
             if entry.big and taken.predicted is None:
@@ -133,15 +133,21 @@ class ThreadWork(WorkStep):
             if on_loop:
                 await asyncio.sleep(0)
 
+    def _is_small(self, taken: Taken) -> bool:
+        """Return whether the loop itself may do these items."""
+        entry, work = taken.entry, self._work
+        if entry.weight is not None and 0 < entry.weight < INLINE:
+            return True
+        if entry.big and work.cost is not None:
+            return max(entry.costs[taken.start : taken.stop]) <= INLINE
+        return work.inline is not None and all(map(work.inline, taken.items))
+
     def _heed(self) -> None:
         """Let the crew have as many threads as the last hop says may help; the tuner finds how many do."""
-        crew, hops = self._crew, self._hops
+        hops = self._hops
         most = min(self.most, hops.most) if hops.slow else 1
-        if hops.slow is not self._spread or (crew.tuner is None and most > max(hops.worth, crew.limit)):
-            self._spread = hops.slow
-            crew.tune(hops.worth, most)
-        elif crew.tuner is not None:
-            crew.tuner.most = most
+        self._crew.suit(hops.worth, most, anew=hops.slow is not self._spread)
+        self._spread = hops.slow
 
     def _take(self) -> Taken | None:
         """Take the items of the next hop: first what an earlier one gave back; None where there is nothing."""

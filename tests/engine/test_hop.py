@@ -9,7 +9,8 @@ import pytest
 
 from asyncfeed.engine import hop
 from asyncfeed.engine.channel import SPAN
-from asyncfeed.engine.hop import LATE, MANY, Hops
+from asyncfeed.engine.crew import Crew
+from asyncfeed.engine.hop import LATE, MANY, SHARED, Hops
 from asyncfeed.stages.base import Work
 
 US = 1e-6
@@ -17,6 +18,8 @@ US = 1e-6
 
 class Clock:
     """Threads that say how long a call took, and run nothing."""
+
+    ending = False
 
     def __init__(self, wall: float, cpu: float) -> None:
         self.told = wall, cpu
@@ -113,6 +116,22 @@ def test_it_begins_with_as_many_threads_as_a_core_keeps_up_with(
     assert (each.worth, each.most) == (threads, most)
 
 
+def test_where_nothing_waits_any_more_the_search_ends_with_a_thread_for_each_core() -> None:
+    """A first call that reads what it needs waits; those after it do not, and two threads are not tried for one."""
+    loop = asyncio.new_event_loop()
+    crew = Crew(1, loop, lambda: None)
+    crew.suit(2, 8, anew=True)
+    assert crew.tuner is not None
+    crew.tuner.limit = crew.limit = 1
+    crew.suit(2, 6, anew=False)
+    assert (crew.limit, crew.tuner.most) == (1, 6)
+    crew.suit(2, 2, anew=False)
+    assert (crew.limit, crew.tuner) == (2, None)
+    crew.suit(2, 8, anew=False)
+    assert (crew.limit, crew.tuner is not None) == (2, True)
+    loop.close()
+
+
 def test_a_group_is_at_most_a_megabyte() -> None:
     """By what the results weigh, not the items."""
     each = hops(US, US)
@@ -124,9 +143,29 @@ def test_a_group_is_at_most_a_megabyte() -> None:
 @pytest.mark.parametrize(("count", "size"), [(4, 4), (5, 3), (6, 3), (3, 3), (2, 2), (1, 1), (0, 0)])
 def test_a_group_leaves_no_small_rest(count: int, size: int) -> None:
     """Four items where a hop is worth three go in one; a hop for the last would cost as much as for all."""
-    each = hops(650 * US, 650 * US)
+    each = hops(650 * US, 650 * US, unit=32)
     after(each)
     assert each.group(count, [], 1.0) == size
+
+
+def test_hops_are_larger_where_several_threads_compute() -> None:
+    """8 ms and 4 MB: the loop, which they all wait for, has less to do. Not where they wait for something else."""
+    each = hops(500 * US, 500 * US)
+    assert after(each)[0] == SHARED * 4
+    assert each.group(64, [1000] * 64, 1000.0) == SHARED
+    assert after(hops(500 * US, 100 * US))[0] == 4
+
+
+def test_a_hop_ends_with_the_run() -> None:
+    """Stopping waits for the item that a thread is at, not for those behind it."""
+    clock = Clock(0, 0)
+
+    def take(item: int) -> int:
+        clock.ending = item == 3
+        return item
+
+    each = Hops(clock, Work(take, "thread"), "map(take)", 1)  # type: ignore[arg-type]
+    assert each.call(list(range(10)), None) == [0, 1, 2, 3]
 
 
 def test_a_hop_whose_items_turn_slow_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,26 @@ def test_whether_reads_wait_is_seen_by_the_clocks(
     assert seen == [(False, 1), (True, 1), (False, 2)]
 
 
+def test_what_holds_up_one_file_is_not_the_disk(files: list[af.File], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread that has the GIL makes a few wait, whatever their bytes are in."""
+    now = [0.0]
+    monkeypatch.setattr(module, "thread_time", lambda: now[0])
+    late: set[int] = set()
+    made = opener(waits=False)
+
+    def clock() -> float:
+        return now[0] + sum(0.005 for each in late if each * 0.001 < now[0])
+
+    monkeypatch.setattr(module, "perf_counter", clock)
+    for some, waits in (({5}, False), ({0, 3}, False), (range(8), True)):
+        late = set(some)
+        now[0] = 0.0
+        for _ in made.open(files[:16]):
+            now[0] += 0.001
+        assert made.waits is waits
+        made.waits = False
+
+
 def test_where_there_are_no_hints_none_are_given(files: list[af.File], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
     monkeypatch.setattr(module, "HINTS", False)
