@@ -2,7 +2,8 @@
 
 `optree` walks them. `None` is a leaf, and so is everything that is no container: arrays, numbers, text,
 files, tensors. A dataclass becomes known to `optree` when its first instance is seen, in a namespace of our
-own, so it stays what it was for everyone else.
+own, so it stays what it was for everyone else. `optree` is imported when it is first needed: that takes as long as
+all the rest of `import asyncfeed`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import optree
+
+if TYPE_CHECKING:
+    import optree
+
+    Spec: TypeAlias = optree.PyTreeSpec
+else:
+    Spec = Any
 
 NAMESPACE = "asyncfeed"
 NUMBERS = frozenset({int, float, bool, type(None)})
@@ -28,30 +36,41 @@ OBJECT = 64
 """What a container is charged with beside its members, and an object that does not tell its size."""
 
 Tree = Any
-Spec = optree.PyTreeSpec
-
-_LEAF: Spec = optree.treespec_leaf(none_is_leaf=True, namespace=NAMESPACE)
 
 _nbytes = attrgetter("nbytes")
 _dtype = attrgetter("dtype")
 
 
+@cache
+def _optree() -> Any:
+    import optree  # noqa: PLC0415 - see above
+
+    return optree
+
+
+@cache
+def leaf_spec() -> Spec:
+    """Return the structure of a sample that is a leaf and nothing else."""
+    spec: Spec = _optree().treespec_leaf(none_is_leaf=True, namespace=NAMESPACE)
+    return spec
+
+
 def flatten(tree: Tree) -> tuple[list[Any], Spec]:
     """Return the leaves of a tree, and the structure that `unflatten` puts them back into."""
     if type(tree) in LEAVES:
-        return [tree], _LEAF
+        return [tree], leaf_spec()
     while True:
-        leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
+        leaves, spec = _optree().tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
         if LEAVES.issuperset(map(type, leaves)) or not _register(set(map(type, leaves))):
             return leaves, spec
 
 
 def unflatten(spec: Spec, leaves: Iterable[Any]) -> Tree:
     """Return the tree of this structure with these leaves."""
-    if spec is _LEAF:
+    if spec is leaf_spec():
         (leaf,) = leaves
         return leaf
-    return optree.tree_unflatten(spec, leaves)
+    return _optree().tree_unflatten(spec, leaves)
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Tree) -> Tree:
@@ -118,15 +137,16 @@ def _array_size(array: np.ndarray[Any, Any]) -> int:
 
 def _register(kinds: set[type]) -> bool:
     """Make the dataclasses among these types known to `optree`; return whether there were any."""
+    library = _optree()
     fresh = [kind for kind in kinds if hasattr(kind, "__dataclass_fields__")]
     for kind in fresh:
         # optree's registry has a lock of its own; where another thread was faster, it raises ValueError.
         with suppress(ValueError):
-            optree.register_pytree_node(
+            library.register_pytree_node(
                 kind,
                 _take_apart,
                 _Rebuild(kind),
-                path_entry_type=optree.GetAttrEntry,
+                path_entry_type=library.GetAttrEntry,
                 namespace=NAMESPACE,
             )
     return bool(fresh)
@@ -159,5 +179,5 @@ def find_files(item: Any) -> list[str]:
     """Return the paths of the files in an item; to name it in an error, so it never raises for odd items."""
     if type(item) in LEAVES:
         return []
-    leaves = optree.tree_leaves(item, none_is_leaf=True, namespace=NAMESPACE)
+    leaves = _optree().tree_leaves(item, none_is_leaf=True, namespace=NAMESPACE)
     return [leaf.path for leaf in leaves if type(leaf).__name__ == "File" and hasattr(leaf, "path")]

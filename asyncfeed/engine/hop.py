@@ -103,7 +103,11 @@ class Hops:
         # Where threads fight over the GIL each waits for all the others; that says nothing about the item.
         took = max(cpu, wall - beside * cpu)
         waits = took / max(cpu, 1e-6)
-        self._waits = waits if self._waits is None else 0.75 * self._waits + 0.25 * waits
+        if self._waits is None:
+            self._waits = waits
+        elif waits > self._waits or beside < self._cores:
+            # Among many threads nothing can be told from waits for the GIL: what was known before holds.
+            self._waits += 0.25 * (waits - self._waits)
         self._learn(took / max(1, len(results)), max(cpu, took / WAITED) / max(1, len(results)))
         return results
 

@@ -10,7 +10,6 @@ from asyncfeed.errors import PipelineError
 from asyncfeed.formats.base import Decoder
 from asyncfeed.stages.base import Concurrency, Node, OnError, Work
 from asyncfeed.stages.batch import Batch
-from asyncfeed.stages.load_batch import LoadBatch
 from asyncfeed.stages.policy import check_fn, check_policy, is_async
 from asyncfeed.storage.base import Bytes, File
 from asyncfeed.storage.local import read_into
@@ -64,7 +63,11 @@ class Load(Node):
         """Return a stage that reads straight into the batch, where the decoder can tell what is in a file."""
         decoder = self.decoder
         fuses = isinstance(decoder, Decoder) and (decoder.probes or decoder.lays_out) and self.one_to_one
-        return LoadBatch(self, following) if fuses and isinstance(following, Batch) else None
+        if not fuses or not isinstance(following, Batch):
+            return None
+        from asyncfeed.stages.load_batch import LoadBatch  # noqa: PLC0415 - it is for whoever runs the pipeline
+
+        return LoadBatch(self, following)
 
     def _work(self, fn: Callable[[Any], Any], kind: Literal["async", "thread"]) -> Work:
         return Work(

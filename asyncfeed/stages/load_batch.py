@@ -22,13 +22,10 @@ from asyncfeed.stages.pool import Pool
 from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, Surprise
 from asyncfeed.storage.base import File
 from asyncfeed.storage.scatter import Opener
-from asyncfeed.trees import Spec, Tree, flatten, unflatten
+from asyncfeed.trees import Spec, Tree, leaf_spec, unflatten
 
 if TYPE_CHECKING:
     from asyncfeed.stages.load import Load
-
-LEAF = flatten(File(""))[1]
-"""The structure of a sample that is a file and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec] | None
     """Return the leaves of the samples column by column, where files and others do not mix in one."""
     kinds = set(map(type, samples))
     if kinds == {File}:
-        return [samples], LEAF
+        return [samples], leaf_spec()
     try:
         columns, spec = transpose(samples, str)
     except ValueError:

@@ -11,7 +11,7 @@ from asyncfeed.engine import hop
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.crew import Crew
 from asyncfeed.engine.hop import LATE, MANY, SHARED, Hops
-from asyncfeed.stages.base import Work
+from asyncfeed.stages.base import Work, usable_cores
 
 US = 1e-6
 
@@ -130,6 +130,18 @@ def test_where_nothing_waits_any_more_the_search_ends_with_a_thread_for_each_cor
     crew.suit(2, 8, anew=False)
     assert (crew.limit, crew.tuner is not None) == (2, True)
     loop.close()
+
+
+def test_among_many_threads_waiting_is_not_forgotten() -> None:
+    """A hundred that read from a store keep each other from the GIL; a call still waits as long as it did alone."""
+    each = hops(5000 * US, 500 * US)
+    after(each)
+    assert each.most == 20 * usable_cores()
+    each._threads.told = 64 * 500 * US, 500 * US  # type: ignore[attr-defined]
+    after(each, working=64)
+    assert each.most == 20 * usable_cores()
+    after(each, working=2)
+    assert each.most > 20 * usable_cores()
 
 
 def test_a_group_is_at_most_a_megabyte() -> None:
