@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -28,10 +29,12 @@ class Channel:
     is taken in the step that returns it, so cancelling `get` loses nothing.
     """
 
-    __slots__ = ("_count", "_getter", "_putter", "_spans", "room")
+    __slots__ = ("_count", "_getter", "_putter", "_spans", "most", "room")
 
     def __init__(self, room: int) -> None:
         self.room = room
+        self.most = sys.maxsize
+        """How many items to give out together."""
         self._spans: deque[Span] = deque()
         self._count = 0
         self._getter: asyncio.Future[None] | None = None
@@ -68,7 +71,7 @@ class Channel:
             getter.set_result(None)
 
     async def get(self) -> Span:
-        """Take the next span, waiting for it where there is none."""
+        """Take the next span, or the first `most` items of it, waiting for it where there is none."""
         while not self._spans:
             self._getter = asyncio.get_running_loop().create_future()
             try:
@@ -76,6 +79,8 @@ class Channel:
             finally:
                 self._getter = None
         span = self._spans.popleft()
+        if len(span.items) > self.most:
+            self._spans.appendleft(span.split(self.most))
         self._count -= len(span.items)
         if (putter := self._putter) is not None and not putter.done() and self._count < self.room:
             putter.set_result(None)

@@ -23,6 +23,10 @@ from asyncfeed.errors import PipelineError
 from asyncfeed.stages.base import END, Indexed, Span
 from asyncfeed.trees import size_of, total_size
 
+FIRST, AT_ONCE = 32, 512
+"""How many items go on their way together where they need only be picked: few at first, so that something comes
+out soon. Each time costs every step on the way a turn of the loop: with 128 an item costs 1.5 us, with 512 0.9."""
+
 
 class Epochs:
     """Counts the passes over a source, as the `repeat`s that follow it ask.
@@ -132,21 +136,24 @@ class IndexedSource(SourceStep):
         super().__init__(*args)
         self._indexed = indexed
         self._group = Group()
+        self._span = FIRST
 
     async def _pass(self) -> list[Any]:
         count = len(self._indexed)
         epoch = self._epochs.number
         # Numbered by the size, whatever an earlier epoch skipped, so that a division finds the epoch.
-        self._drawn = start = epoch * count
+        self._drawn = epoch * count
         pick = self._indexed.pick
         if self._indexed.on_thread:
             return await self._pass_on_thread(epoch, count)
-        last = (count - 1) // SPAN * SPAN
-        for place in range(0, last, SPAN):
+        place = 0
+        while count - place > self._span:
             if self._unwanted():
                 return []
-            await self._emit(pick(epoch, range(place, place + SPAN)))
-        return pick(epoch, range(self._drawn - start, count)) if count and not self._unwanted() else []
+            await self._emit(pick(epoch, range(place, place + self._span)))
+            place += self._span
+            self._span = min(2 * self._span, AT_ONCE)
+        return pick(epoch, range(place, count)) if count and not self._unwanted() else []
 
     async def _pass_on_thread(self, epoch: int, count: int) -> list[Any]:
         budget, group = self.means.budget, self._group

@@ -13,14 +13,15 @@ on what is ready from its front. Invariants:
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from typing import Any, ClassVar
 
-from asyncfeed.engine.channel import Channel
+from asyncfeed.engine.channel import SPAN, Channel
 from asyncfeed.engine.crew import Crew
 from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.step import Gate, Marks, Means, Step
-from asyncfeed.engine.window import Entry, Weights, Window
+from asyncfeed.engine.window import SMALL, Entry, Weights, Window
 from asyncfeed.stages.base import NO_MARK, Span, Work
 
 WINDOW = 16384
@@ -48,6 +49,8 @@ class WorkStep(Step):
         limit = self.most if work.concurrency == "auto" else work.concurrency
         self._window_size = max(WINDOW // unit, 2 * limit)
         self._backlog = BACKLOG // unit
+        self._piece = max(1, SPAN // unit)
+        """How many items to take in together where results are large: whatever is taken in is worked on."""
         self._weights = Weights(work)
         self._window = Window(work, means, self)
         self._untaken: deque[Entry] = deque()
@@ -172,6 +175,7 @@ class WorkStep(Step):
     def _weighed(self, entry: Entry, results: list[Any], weight: int, predicted: int) -> None:
         """Book what the results really weigh, and let go of what they were made from."""
         actual = self._weights.learn(results, weight)
+        self._inbox.most = self._piece if self._weights.each > SMALL else sys.maxsize
         self.means.budget.need(self.depth, actual // max(1, len(results)))
         change = actual - predicted - entry.share * len(results)
         entry.charged += change

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import islice
+from time import perf_counter
 from typing import Any
 
 from asyncfeed.engine.channel import Channel
@@ -15,6 +17,10 @@ from asyncfeed.stages.base import Work
 
 FIRST = 32
 """How many calls at a time concurrency="auto" begins with."""
+TURN = 1e-3
+"""Seconds after which a worker whose function never waits lets others have the loop."""
+SLICE = 32
+"""How many items go by between two looks at the clock."""
 
 
 class AsyncWork(WorkStep):
@@ -46,27 +52,30 @@ class AsyncWork(WorkStep):
                 if await self._labour_with_care(entry) and self._current is entry:
                     self._advance()
             else:
-                # The hot path: nothing here that is not needed for every item.
                 out = entry.out
-                for i, item in entry.untaken:
-                    if crew.short_handed and self._more(entry, i):
-                        crew.hire(self._begun + i)
-                    try:
-                        out[i] = await fn(item)
-                    except BaseException as error:
-                        if from_outside(error, task):
-                            raise
-                        self._failed(entry, i, item, error)
-                    if entry.awaited == i:
-                        progress.open()
-                    if crew.crowded:
-                        break
-                else:
-                    if self._current is entry:
-                        self._advance()
+                late = perf_counter() + TURN
+                i: int | None = 0
+                while i is not None and perf_counter() < late and not crew.crowded:
+                    i = None
+                    # The hot path: nothing here that is not needed for every item.
+                    for i, item in islice(entry.untaken, SLICE):
+                        if crew.short_handed and self._more(entry, i):
+                            crew.hire(self._begun + i)
+                        try:
+                            out[i] = await fn(item)
+                        except BaseException as error:
+                            if from_outside(error, task):
+                                raise
+                            self._failed(entry, i, item, error)
+                        if entry.awaited == i:
+                            progress.open()
+                        if crew.crowded:
+                            break
+                if i is None and self._current is entry:
+                    self._advance()
             entry = None
             heed_cancel()
-            # Where nothing waits, a whole span has gone by: time for others on this loop.
+            # Where nothing waits, this has had its turn: time for others on this loop.
             await asyncio.sleep(0)
 
     def _more(self, entry: Entry, i: int) -> bool:

@@ -87,7 +87,8 @@ class ThreadWork(WorkStep):
         crew, hops = self._crew, self._hops
         crew.arrived()
         while True:
-            taken = None if crew.working > crew.room else self._take()
+            # What is left comes before all that others wait with: somebody has to take it.
+            taken = None if crew.working > crew.room and not self._left else self._take()
             if taken is None:
                 group = results = None
                 await crew.rest()
@@ -97,6 +98,9 @@ class ThreadWork(WorkStep):
             if crew.short_handed and (self._current is not None or self._left) and not on_loop:
                 crew.hire(self._begun + (self._current.taken if self._current is not None else 0))
             if entry.big and taken.predicted is None:
+                if len(group) > 1 and not self._has_room(taken):
+                    self._left.append(taken.split(1))
+                    crew.arrived()
                 taken.predicted = await self._admit(entry, taken.start, len(group), taken.weight)
             places = None
             if placed:
@@ -132,6 +136,11 @@ class ThreadWork(WorkStep):
             taken = group = results = places = result = None  # sent on: not ours to keep alive
             if on_loop:
                 await asyncio.sleep(0)
+
+    def _has_room(self, taken: Taken) -> bool:
+        """Return whether the memory is there for all of these items: or else one is let in when it is next."""
+        budget = self.means.budget
+        return not budget.waiting and budget.has_room(int(taken.weight * self._weights.ratio), self.depth)
 
     def _is_small(self, taken: Taken) -> bool:
         """Return whether the loop itself may do these items."""

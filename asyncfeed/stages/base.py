@@ -58,6 +58,16 @@ class Span:
         """Whether nothing comes after this span."""
         return self.mark == END or self.failure is not None
 
+    def split(self, size: int) -> Span:
+        """Keep the first `size` items; return the rest, with its part of the bytes and what happens after it."""
+        nbytes = self.nbytes * (len(self.items) - size) // len(self.items)
+        rest = Span(self.items[size:], self.ordinals[size:], self.mark, self.failure, nbytes)
+        del self.items[size:]
+        self.ordinals = self.ordinals[:size]
+        self.mark, self.failure = NO_MARK, None
+        self.nbytes -= nbytes
+        return rest
+
 
 class Algorithm:
     """Regroups a stream, without IO: items in, items out, in the order of arrival.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -247,6 +248,21 @@ def test_nothing_exceeds_the_memory_limit(make: Callable[[], af.Pipeline[Any]], 
     assert Big.alive == 0
 
 
+@pytest.mark.parametrize("limit", [3, 5])
+def test_hops_of_several_large_items_stay_within_the_limit(limit: int) -> None:
+    """Where several threads compute, a hop has room for 4 MB; it has fewer items where the run has no room."""
+
+    def spin(_: int) -> Big:
+        until = time.thread_time() + 0.0005
+        while time.thread_time() < until:
+            pass
+        return Big()
+
+    with af.items(range(200)).map(spin).open(memory_limit=limit << 20) as feed:
+        assert sum(1 for _ in feed) == 200
+        assert feed.stats().memory_peak <= limit << 20
+
+
 def test_an_item_larger_than_the_limit_passes_alone() -> None:
     """A limit smaller than one item slows down; it does not stop."""
     gc.collect()
@@ -345,9 +361,12 @@ def test_a_virtual_loop_is_what_ran() -> None:
     assert run_virtual(main)
 
 
-@pytest.mark.parametrize(("nbytes", "fewest", "most"), [(64, 32, 64), (1 << 20, 3, 8)])
+@pytest.mark.parametrize(("nbytes", "fewest", "most"), [(64, 32, 64), (1 << 20, 3, 9)])
 def test_behind_a_slow_consumer_few_large_batches_are_ready(nbytes: int, fewest: int, most: int) -> None:
-    """Memory that was not used before costs the system as much as filling it; nobody is waiting for the rest."""
+    """Memory that was not used before costs the system as much as filling it; nobody is waiting for the rest.
+
+    Looked at after each of eight draws: batches are made in fours, so it depends on where one stands.
+    """
     calls = 0
 
     async def make(_: object) -> np.ndarray:
@@ -356,11 +375,14 @@ def test_behind_a_slow_consumer_few_large_batches_are_ready(nbytes: int, fewest:
         await asyncio.sleep(0.001)
         return np.zeros(nbytes, np.uint8)
 
-    async def main() -> int:
+    async def main() -> list[int]:
+        ready = []
         async with af.items(range(5000)).batch(32).map(make, concurrency=1).open() as feed:
-            for _ in range(10):
+            for drawn in range(1, 25):
                 await anext(feed)
-            await asyncio.sleep(60)
-            return calls - 10
+                await asyncio.sleep(60)
+                ready.append(calls - drawn)
+        return ready[-8:]
 
-    assert fewest <= run_virtual(main) <= most
+    ready = run_virtual(main)
+    assert fewest <= min(ready) <= max(ready) <= most
