@@ -17,7 +17,7 @@ import sys
 from collections import deque
 from typing import Any, ClassVar
 
-from asyncfeed.engine.channel import SPAN, Channel
+from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.crew import Crew
 from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.step import Gate, Marks, Means, Step
@@ -30,6 +30,8 @@ BACKLOG = 256
 ENOUGH = 1 << 20
 """The same while the next step is behind, and how many bytes that may be: to read further ahead would help nobody,
 and memory that was not used before costs the system as much as filling it."""
+TOGETHER = 4 << 20
+"""How many bytes of large results to take in together, at most a backlog: whatever is taken in is worked on."""
 
 
 class WorkStep(Step):
@@ -49,8 +51,6 @@ class WorkStep(Step):
         limit = self.most if work.concurrency == "auto" else work.concurrency
         self._window_size = max(WINDOW // unit, 2 * limit)
         self._backlog = BACKLOG // unit
-        self._piece = max(1, SPAN // unit)
-        """How many items to take in together where results are large: whatever is taken in is worked on."""
         self._weights = Weights(work)
         self._window = Window(work, means, self)
         self._untaken: deque[Entry] = deque()
@@ -175,7 +175,8 @@ class WorkStep(Step):
     def _weighed(self, entry: Entry, results: list[Any], weight: int, predicted: int) -> None:
         """Book what the results really weigh, and let go of what they were made from."""
         actual = self._weights.learn(results, weight)
-        self._inbox.most = self._piece if self._weights.each > SMALL else sys.maxsize
+        each = self._weights.each
+        self._inbox.most = max(1, min(self._backlog, TOGETHER // each)) if each > SMALL else sys.maxsize
         self.means.budget.need(self.depth, actual // max(1, len(results)))
         change = actual - predicted - entry.share * len(results)
         entry.charged += change
