@@ -5,8 +5,10 @@ Contenders are made in processes of their own, which import this module, and a l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +16,7 @@ import peers_files as peers
 import readers
 import work_async
 import work_sync
+from filesets import FileSet, slow_reads
 from harness import Contender
 from peaks import Limited
 
@@ -46,6 +49,10 @@ class Kind:
     others: Makers
     items: int
     counted: Callable[[Any], int] = len
+    around: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    """Makes the circumstances in which the work is done."""
+    each: Callable[[], Any] | None = None
+    """What the consumer does with a batch, beside counting it."""
 
     @property
     def makers(self) -> Makers:
@@ -92,20 +99,48 @@ def calls(count: int, items: int, *more: Callable[[int], Iterable[Contender]]) -
     return Kind(partial(mapped, count), (64,), tuple(partial(maker, count) for maker in makers), items)
 
 
+def decoded(items: int) -> Kind:
+    """Return a kind of functions that release the GIL, on threads."""
+    others = (
+        *(work_sync.one_thread, work_sync.executors, work_sync.spdl, work_sync.torch),
+        *(work_sync.grain_threads, work_sync.grain_processes, work_sync.tf_data),
+    )
+    return Kind(threaded, (64,), others, items, numbers)
+
+
+# -- circumstances
+
+
+def far(_: FileSet) -> AbstractContextManager[None]:
+    """Have each read wait for 5 ms."""
+    return slow_reads(0.005)
+
+
+def evicted(files: FileSet) -> AbstractContextManager[None]:
+    """Have the files read from the disk."""
+    files.evict()
+    return nullcontext()
+
+
+def compute() -> None:
+    """Hold the GIL for a millisecond."""
+    until = time.thread_time() + 0.001
+    while time.thread_time() < until:
+        pass
+
+
 KINDS: Mapping[str, Kind] = {
     "small": files((64, 4), 20_000),
     "large": files((160, 64), 800),
     "ragged": files((64, 8), 8_000, ragged=True),
+    # The others read by other calls than those that are made to wait.
+    "slow": Kind(readers.pipeline, (64, 4), (), 8_000, around=far),
+    "cold": replace(files((64, 4), 10_000), around=evicted),
+    "busy": replace(files((64, 4), 10_000), each=compute),
     "engine": calls(64, 10_000, work_async.bare, work_async.torchdata, work_async.tf_data),
     "lognormal": calls(512, 8_000, work_async.gathered),
-    "zlib": Kind(
-        *(threaded, (64,)),
-        (
-            *(work_sync.one_thread, work_sync.executors, work_sync.spdl, work_sync.torch),
-            *(work_sync.grain_threads, work_sync.grain_processes, work_sync.tf_data),
-        ),
-        *(2_000, numbers),
-    ),
+    "zlib": decoded(2_000),
+    "jpeg": decoded(2_000),
     "python": Kind(
         *(in_processes, (64,)),
         (work_sync.one_thread, work_sync.process_pool, work_sync.torch, work_sync.grain_processes),

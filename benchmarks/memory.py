@@ -31,12 +31,20 @@ PACKAGES = (
     "streamable",
     "aiostream",
 )
-FILES = {"small": (10_000, 2_000), "large": (400, 96), "ragged": (4_000, 1_000)}
-"""How many files there are, and how many quickly."""
+FILES = {
+    "small": ("small", 10_000, 2_000),
+    "large": ("large", 400, 96),
+    "ragged": ("ragged", 4_000, 1_000),
+    "slow": ("small", 2_000, 1_000),
+    "cold": ("small", 10_000, 1_000),
+    "busy": ("small", 10_000, 1_000),
+}
+"""Which files they are, how many, and how many quickly."""
 WORKS: Mapping[str, Any] = {
     "engine": lambda: work_async.identity,
     "lognormal": lambda: work_async.sleeping,
     "zlib": work_sync.Inflate,
+    "jpeg": work_sync.Jpeg,
     "python": work_sync.Spin,
 }
 
@@ -45,17 +53,17 @@ WORKS: Mapping[str, Any] = {
 def work_of(kind: str, *, quick: bool) -> Iterator[tuple[Any, float]]:
     """Make the work of a kind; yield it with the megabytes of a batch."""
     if kind in FILES:
-        with fileset(kind, FILES[kind][quick]) as files:
+        with fileset(FILES[kind][0], FILES[kind][1 + quick]) as files:
             yield files, BATCH * max(map(os.path.getsize, files.paths)) / MEGA
     else:
-        yield WORKS[kind](), BATCH * (65_536 if kind == "zlib" else 8) / MEGA
+        yield WORKS[kind](), BATCH * {"zlib": 65_536, "jpeg": 196_608}.get(kind, 8) / MEGA
 
 
 def memory(kind: str, *, quick: bool) -> Section:
     """Measure the most memory that each contender needs for one kind of work."""
     section = Section(f"Peak memory: {kind}", PACKAGES)
     chosen = KINDS[kind]
-    items = min(chosen.items, FILES[kind][True]) if quick and kind in FILES else chosen.items
+    items = min(chosen.items, FILES[kind][2]) if quick and kind in FILES else chosen.items
     tasks, missing = [], []
     with work_of(kind, quick=quick) as (work, batch):
         for maker in chosen.makers:
@@ -64,7 +72,8 @@ def memory(kind: str, *, quick: bool) -> Section:
             for contender in found:
                 setting = setting_of(contender, work, items if quick else None) if kind in FILES else None
                 setting = setting or next(iter(contender.settings))
-                tasks.append(Task(maker, contender.name, setting, work, items, chosen.counted))
+                how = chosen.counted, chosen.around, chosen.each
+                tasks.append(Task(maker, contender.name, setting, work, items, *how))
         runs: dict[str, list[dict[str, float]]] = {task.name: [] for task in tasks}
         for number in harness.rounds(1 if quick else 3, within=20, least=1):
             for task in harness.rotated(tasks, number):
@@ -120,7 +129,11 @@ SAYS = {
     "ragged": ("files of 20 to 200 x 40, padded", 35),
     "engine": ("an async function that never suspends, 64 at a time", 25),
     "lognormal": ("512 async calls in flight whose times have a long tail", 30),
+    "slow": ("4 KB files where each read waits 5 ms", 20),
+    "cold": ("4 KB files that are not in the page cache", 45),
+    "busy": ("4 KB files while the consumer computes for 1 ms a batch", 45),
     "zlib": ("64 KB from zlib, on threads", 40),
+    "jpeg": ("256 x 256 JPEG with Pillow, on threads", 40),
     "python": ("a function of about 1 ms of pure Python, in processes", 30),
 }
 ROWS = {

@@ -13,6 +13,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,10 @@ class Task:
     items: int
     counted: Callable[[Any], int]
     """How many items a batch holds."""
+    around: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    """Makes the circumstances in which the work is done."""
+    each: Callable[[], Any] | None = None
+    """What the consumer does with a batch, beside counting it."""
 
 
 def peak(task: Task) -> dict[str, float]:
@@ -123,9 +128,11 @@ def resident(field: str) -> int:
     return int(found[1]) * 1024
 
 
-def consume(tally: harness.Tally, counted: Callable[[Any], int], batch: Any) -> None:
+def consume(tally: harness.Tally, task: Task, batch: Any) -> None:
     """Count a batch, and let it go."""
-    tally(range(counted(batch)))
+    if task.each is not None:
+        task.each()
+    tally(range(task.counted(batch)))
 
 
 def child() -> None:
@@ -137,14 +144,17 @@ def child() -> None:
 
         tf.constant(0)
     if isinstance(run, Limited):
-        list(af.items(range(1)))
+        import asyncfeed.stages.load_batch  # noqa: F401 - as are the others
+
+        list(af.items(range(1)).batch(1))
     if isinstance(run, harness.Made):
         run.prepare(task.work, task.items)
     low = resident("VmRSS")
     print("ready", flush=True)
     sys.stdin.buffer.readline()
     tally = harness.Tally(task.items)
-    run(task.work, task.items, partial(consume, tally, task.counted))
+    with task.around(task.work):
+        run(task.work, task.items, partial(consume, tally, task))
     if tally.left:
         raise harness.WrongError(f"{task.name} left {tally.left} items")
     print(json.dumps({"low": low, "high": resident("VmHWM"), **SEEN}), flush=True)

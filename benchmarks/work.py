@@ -327,7 +327,7 @@ ROWS = {
     ),
     "decode-jpeg": Row(
         "256 x 256 JPEG with Pillow, which releases the GIL, on threads",
-        *(65, decoding("JPEG on threads", work_sync.Jpeg, THREADS)),
+        *(65, decoding("JPEG on threads", work_sync.Jpeg, (*THREADS, work_sync.ours_with_tensorflow))),
     ),
     "decode-python": Row(
         "a function of about 1 ms of pure Python, in processes",

@@ -13,6 +13,9 @@ from asyncfeed.stages.base import NO_MARK, Span
 SPAN = 128
 """How many items a span holds at most, where a step is free to choose."""
 
+ROOM = 4 << 20
+"""How many bytes wait in a channel at most."""
+
 
 def join(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:
     """Return two runs of ordinals as one; a `range` stays one where the second follows on the first."""
@@ -25,11 +28,11 @@ class Channel:
     """A bounded queue of spans.
 
     A consumer that waits gets what there is at once; for one that is behind, short spans grow together in
-    the queue. `put` waits while `room` items are queued, so at most one span more than that is held. A span
-    is taken in the step that returns it, so cancelling `get` loses nothing.
+    the queue. `put` waits while `room` items are queued, or 4 MB, so at most one span more than that is held. A
+    span is taken in the step that returns it, so cancelling `get` loses nothing.
     """
 
-    __slots__ = ("_count", "_getter", "_putter", "_spans", "most", "room")
+    __slots__ = ("_count", "_getter", "_nbytes", "_putter", "_spans", "most", "room")
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -37,6 +40,7 @@ class Channel:
         """How many items to give out together."""
         self._spans: deque[Span] = deque()
         self._count = 0
+        self._nbytes = 0
         self._getter: asyncio.Future[None] | None = None
         self._putter: asyncio.Future[None] | None = None
 
@@ -47,7 +51,7 @@ class Channel:
     async def put(self, span: Span) -> None:
         """Queue a span, then wait until there is room for another."""
         self.put_nowait(span)
-        while self._count >= self.room and not span.last:
+        while self._is_full() and not span.last:
             self._putter = asyncio.get_running_loop().create_future()
             try:
                 await self._putter
@@ -67,6 +71,7 @@ class Channel:
         else:
             spans.append(span)
         self._count += len(span.items)
+        self._nbytes += span.nbytes
         if (getter := self._getter) is not None and not getter.done():
             getter.set_result(None)
 
@@ -82,7 +87,8 @@ class Channel:
         if len(span.items) > self.most:
             self._spans.appendleft(span.split(self.most))
         self._count -= len(span.items)
-        if (putter := self._putter) is not None and not putter.done() and self._count < self.room:
+        self._nbytes -= span.nbytes
+        if (putter := self._putter) is not None and not putter.done() and not self._is_full():
             putter.set_result(None)
         return span
 
@@ -90,5 +96,8 @@ class Channel:
         """Drop what is queued and return how many bytes it was charged with."""
         nbytes = sum(span.nbytes for span in self._spans)
         self._spans.clear()
-        self._count = 0
+        self._count = self._nbytes = 0
         return nbytes
+
+    def _is_full(self) -> bool:
+        return self._count >= self.room or self._nbytes >= ROOM
