@@ -15,6 +15,7 @@ from asyncfeed.bridges.tf_layout import Layout
 from asyncfeed.engine.pump import Pump
 from asyncfeed.engine.run import EXIT
 from asyncfeed.errors import ClosedError, Failure, PipelineError
+from asyncfeed.trees import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
     from asyncfeed.bridges.offer import Offer
     from asyncfeed.feed import Feed
 
-CAPACITY = 1
-"""Batches in a queue: reading ahead is the pipeline's, bounded by its budget, and tf.data adds some."""
+SMALL = 1 << 10
+"""Bytes. Up to this an item crosses together with others, as one copy; a larger one alone, in place if it
+can. Each crossing lets go of the GIL, and beside a thread that computes it takes 5 ms to have it again."""
+TOGETHER = 1 << 20
+"""Bytes of small items that cross, or wait in TensorFlow's queue, together."""
+MOST = 64
+"""Items that do. Of others one waits: reading ahead is for the pipeline, within its budget; tf.data adds some."""
 REFUSED, NONE = 64, -1
 """How many runs Ctrl-C may end at once; and the number of none."""
 LET_GO = "TensorFlow let go of the iterator"
@@ -44,8 +50,11 @@ class Crossing:
         name: str,
         free: Callable[[], None],
         refuse: Callable[[], None],
+        *,
+        together: bool,
     ) -> None:
         self._tf = tf
+        self._together = together
         self._layout = layout
         self._queue = queue
         self._free = free
@@ -54,18 +63,35 @@ class Crossing:
         self._let_go = self._ended = self._finished = False
         self._error: BaseException | None = None
         self._feed, items = run
-        Pump(name, items, self._put, self._done)
+        Pump(name, self._groups(items), self._put, self._done)
 
-    def _put(self, item: Any) -> None:
-        """Put an item into the queue; waits, in C++, while it is full."""
-        tf = self._tf
-        with tf.device("CPU:0"):
-            tensors = self._layout.tensors(item)
-            try:
-                tf.raw_ops.QueueEnqueueV2(handle=self._queue, components=tensors)
-            except tf.errors.CancelledError:
-                self._let_go = True
-                raise
+    def _groups(self, items: Iterator[Any]) -> Iterator[list[Any]]:
+        """Yield the items in order: one that is waited for, and if it is small, with it those that are there."""
+        for item in items:
+            group = [item]
+            if self._together and size_of(item) <= SMALL:
+                group += self._feed._take_ready(MOST - 1, SMALL, TOGETHER - SMALL)  # noqa: SLF001 - for bridges
+            del item
+            yield group
+            del group  # not to be held while the next one is waited for
+
+    def _put(self, group: list[Any]) -> None:
+        """Put items into the queue; waits, in C++, while it is full."""
+        ops = self._tf.raw_ops
+        with self._tf.device("CPU:0"):
+            tensors = self._layout.stacked(group) if len(group) > 1 else None
+            if tensors is not None:
+                self._enqueue(ops.QueueEnqueueManyV2, tensors)
+                return
+            for item in group:
+                self._enqueue(ops.QueueEnqueueV2, self._layout.tensors(item))
+
+    def _enqueue(self, op: Callable[..., Any], tensors: list[Any]) -> None:
+        try:
+            op(handle=self._queue, components=tensors)
+        except self._tf.errors.CancelledError:
+            self._let_go = True
+            raise
 
     def _done(self, error: BaseException | None) -> None:
         """Close the queue behind what is in it; what is raised then waits for `finish`."""
@@ -147,7 +173,7 @@ class Bridge:
         self._crossings: dict[int, Crossing] = {}
         with tf.device("CPU:0"):
             # Holds one element as long as Python may be called: TensorFlow drops iterators at exit too.
-            self._alive = self._new_queue("alive", [tf.int64])
+            self._alive = self._new_queue("alive", [tf.int64], 1)
             tf.raw_ops.QueueEnqueueV2(handle=self._alive, components=[tf.constant(1, tf.int64)])
             # The runs that Ctrl-C has ended, with an error that takes no Python: the handler would run in it.
             self._refused = tf.Variable([NONE] * REFUSED, dtype=tf.int64, trainable=False)
@@ -250,12 +276,15 @@ class Bridge:
             raise error
         with self._lock:
             name = self._names.pop() if self._names else number
+        together = offer.method == "to_tf"  # Keras' bridge counts what may be on its way to nobody
+        small = 0 < layout.nbytes <= SMALL
         with tf.device("CPU:0"):
-            queue = self._new_queue(str(name), [spec.dtype for spec in layout.specs])
+            capacity = min(MOST, TOGETHER // layout.nbytes) if together and small else 1
+            queue = self._new_queue(str(name), [spec.dtype for spec in layout.specs], capacity)
         thread = f"asyncfeed-tf-{number}-pump"
         free = partial(self._names.append, name)
         refuse = partial(self._refuse, number)
-        self._crossings[number] = Crossing(tf, run, layout, queue, thread, free, refuse)
+        self._crossings[number] = Crossing(tf, run, layout, queue, thread, free, refuse, together=together)
         return queue, number
 
     def _close(self, run: Any) -> int:
@@ -293,12 +322,12 @@ class Bridge:
             raise PipelineError("to_tf: the dataset was dropped; keep a reference to it while it is iterated")
         return self._offers[token]
 
-    def _new_queue(self, name: str, dtypes: list[Any]) -> Any:
+    def _new_queue(self, name: str, dtypes: list[Any], capacity: int) -> Any:
         # TensorFlow keeps 33 KB for each name that a queue ever had, so names are used again.
         return self._tf.raw_ops.FIFOQueueV2(
             component_types=dtypes,
             shapes=[],
-            capacity=CAPACITY,
+            capacity=capacity,
             container="",
             shared_name=f"asyncfeed-{id(self):x}-{name}",
         )

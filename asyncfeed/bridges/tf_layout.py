@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from asyncfeed.bridges.shapes import Rule, open_shape
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.aligned import ALIGNMENT
+from asyncfeed.stages.aligned import ALIGNMENT, aligned_empty
+from asyncfeed.stages.collate import transpose
 from asyncfeed.stages.pool import Pool
 from asyncfeed.trees import Spec, Tree, flatten, leaf_name, unflatten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 SCALARS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 """Python's numbers have the dtypes that they have in a batch."""
@@ -97,6 +103,30 @@ class Layout:
                 leaf.check(value, name)
                 tensors.append(_tensor(self._tf, leaf, value, name, self._pool))
         return tensors
+
+    def stacked(self, items: Sequence[Tree]) -> list[Any] | None:
+        """Return a tensor for each leaf, with those of all items along a new first axis: a copy.
+
+        Returns None where the items are not all alike, or one may not fit: `tensors` knows what to say of it.
+        """
+        try:
+            self._pairs(items[0])
+            columns, spec = transpose(items, str)
+            if spec != self._known:
+                return None
+            found = [(leaf, columns[number]) for leaf, number in zip(self.leaves, self._order, strict=True)]
+            if any(leaf is None and set(column) != {None} for leaf, column in found):
+                return None
+            return [_stacked(self._tf, leaf, column) for leaf, column in found if leaf is not None]
+        except (TypeError, ValueError, OverflowError, BufferError, self._tf.errors.OpError):
+            return None
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes an item has; 0 where not all have as many."""
+        if not all(spec.shape.is_fully_defined() and spec.dtype != self._tf.string for spec in self.specs):
+            return 0
+        return sum(spec.shape.num_elements() * spec.dtype.size for spec in self.specs)
 
     def arranged(self, item: Tree) -> Any:
         """Return an item in the structure of the signature."""
@@ -207,10 +237,7 @@ def _tensor(tf: Any, leaf: _Leaf, value: Any, name: str, pool: Pool) -> Any:
         if not value.dtype.isnative:
             value = value.astype(value.dtype.newbyteorder("="))
         if value.nbytes >= LARGE and _copyable(value):
-            room = pool.empty(value.shape, value.dtype)
-            # Not with numpy, which lets go of the GIL to copy, and then waits for another thread's turn to end.
-            room.reshape(-1).data.cast("B")[:] = value.data.cast("B")
-            return tf.experimental.dlpack.from_dlpack(room.__dlpack__())
+            return _filled(tf, pool.empty(value.shape, value.dtype), value.data.cast("B"))
     elif tf.is_tensor(value):
         return value
     try:
@@ -219,6 +246,39 @@ def _tensor(tf: Any, leaf: _Leaf, value: Any, name: str, pool: Pool) -> Any:
         raise ValueError(
             f"{leaf.method}: {_called(name)} is {_shown(value)}, which is no {leaf.spec.dtype.name} ({error})"
         ) from None
+
+
+def _stacked(tf: Any, leaf: _Leaf, column: Sequence[Any]) -> Any:
+    """Return values of one kind, dtype and shape as one tensor; raise ValueError where they are not."""
+    first, kind = column[0], type(column[0])
+    leaf.check(first, leaf.name)
+    if set(map(type, column)) != {kind}:
+        raise ValueError("values of several kinds")
+    if kind in TEXT:
+        return tf.constant(list(column), tf.string)
+    if leaf.dtype.isbuiltin != 1:
+        raise ValueError("a dtype that QueueEnqueueManyV2 may not take, as int4")
+    if kind is not np.ndarray:
+        if SCALARS.get(kind, kind) is not leaf.dtype.type:
+            raise ValueError("values that TensorFlow has to convert")
+        return tf.constant(np.array(column, leaf.dtype))
+    dtype, shape = first.dtype, first.shape
+    if any(array.dtype != dtype or array.shape != shape for array in column):
+        raise ValueError("arrays of several dtypes or shapes")
+    if not first.size or not dtype.isnative:
+        raise ValueError("arrays of nothing, at which QueueEnqueueManyV2 crashes, or of swapped bytes")
+    if not _copyable(first):
+        return tf.constant(np.stack(column), leaf.spec.dtype)
+    return _filled(tf, aligned_empty((len(column), *shape), dtype), b"".join(column))
+
+
+def _filled(tf: Any, room: NDArray[Any], content: Any) -> Any:
+    """Return aligned memory as a tensor, filled with bytes.
+
+    Not with numpy, which lets go of the GIL to copy, and then waits for another thread's turn to end.
+    """
+    room.reshape(-1).data.cast("B")[:] = content
+    return tf.experimental.dlpack.from_dlpack(room.__dlpack__())
 
 
 def _copyable(array: np.ndarray[Any, Any]) -> bool:

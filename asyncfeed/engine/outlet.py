@@ -157,16 +157,19 @@ class Outlet:
         if self.stopped is not None:
             raise ClosedError(f"the feed was stopped: {self.stopped}")
         if self._items:
-            item, self.last, nbytes = self._items.popleft()
-            self._freed += nbytes
-            self.delivered += 1
-            self.delivered_bytes += nbytes
-            return True, item
+            return True, self._pop_item()
         if self.failure is not None:
             raise Failed
         if self.ended:
             raise StopIteration
         return False, None
+
+    def _pop_item(self) -> Any:
+        item, self.last, nbytes = self._items.popleft()
+        self._freed += nbytes
+        self.delivered += 1
+        self.delivered_bytes += nbytes
+        return item
 
     def _must_settle(self) -> bool:
         """Return whether the loop waits for what a consumer has just freed; asked under the lock."""
@@ -194,9 +197,31 @@ class Outlet:
                 self.consumer_waited += perf_counter() - started
             wake = self._must_settle()
         if wake:
-            with suppress(RuntimeError):  # the loop has closed: nobody waits for room any more
-                self._loop.call_soon_threadsafe(self.settle)
+            self._call_settle()
         return item
+
+    def take_ready(self, most: int, each: int, together: int) -> list[Any]:
+        """Take up to `most` items that are here already, of `each` bytes at most and so many `together`.
+
+        For any thread but the loop's. Waits for nothing and raises nothing: the end, a failure or a stop is for
+        the next who takes one.
+        """
+        taken: list[Any] = []
+        with self._lock:
+            while len(taken) < most and self._items and self.stopped is None:
+                nbytes = self._items[0][2]
+                together -= nbytes
+                if nbytes > each or together < 0:
+                    break
+                taken.append(self._pop_item())
+            wake = bool(taken) and self._must_settle()
+        if wake:
+            self._call_settle()
+        return taken
+
+    def _call_settle(self) -> None:
+        with suppress(RuntimeError):  # the loop has closed: nobody waits for room any more
+            self._loop.call_soon_threadsafe(self.settle)
 
     async def take_async(self) -> Any:
         """Take the next item on the loop of the run; raise `StopAsyncIteration` at the end.

@@ -42,13 +42,20 @@ def main_sleeps():
 def in_tensorflow():
     return main_sleeps() and main_frame().f_globals["__name__"].startswith("tensorflow.")
 
+def pump_waits(number):
+    # For the feed: nothing is in its hand, on the way to TensorFlow.
+    pumps = [thread for thread in threading.enumerate() if thread.name == f"asyncfeed-tf-{number}-pump"]
+    frames = sys._current_frames()
+    return any(thread.ident in frames and frames[thread.ident].f_code.co_name == "wait" for thread in pumps)
+
 def main_waits():
     # All that there was has been taken, and nothing comes: not in an operation of a step of training.
-    crossings = list(bridge()._crossings.values())
-    done = [each for each in crossings if not each._ended and not each._finished]
-    taken = [each for each in done if each._feed.stats().batches == 3]
+    crossings = list(bridge()._crossings.items())
+    done = {number: each for number, each in crossings if not each._ended and not each._finished}
+    taken = {number: each for number, each in done.items() if each._feed.stats().batches == 3}
     return bool(taken) and in_tensorflow() and all(
-        int(tf.raw_ops.QueueSizeV2(handle=each._queue)) == 0 for each in taken
+        pump_waits(number) and int(tf.raw_ops.QueueSizeV2(handle=each._queue)) == 0
+        for number, each in taken.items()
     )
 
 def tell(case, **facts):
