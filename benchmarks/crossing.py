@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -176,6 +177,11 @@ def check(objects: Callable[[int], Sequence[Any]], contender: Contender, work: A
 # -- the rows
 
 
+def enough(entry: Entry, seconds: float) -> int:
+    """Return how many items take so long: of a short trial beside a busy thread most is the start of the run."""
+    return max(entry.items, round(seconds / harness.cost(entry.run, None, entry.items) / 64) * 64)
+
+
 def measure(title: str, kinds: dict[str, Callable[[int], Sequence[Any]]], least: float, *, quick: bool) -> Section:
     """Measure elements, of each kind by the suffix of its contenders, in turns without and with a busy thread."""
     section = Section(f"Into tf.data: {title}", PACKAGES)
@@ -185,7 +191,7 @@ def measure(title: str, kinds: dict[str, Callable[[int], Sequence[Any]]], least:
         for pair in contenders(objects, suffix):
             for busy, contender in zip(entries, pair, strict=True):
                 entry = harness.enter(contender, None, seconds, check=partial(check, objects))
-                entries[busy].append(entry)
+                entries[busy].append(replace(entry, items=enough(entry, seconds)))
     times = harness.race([*entries[""], *entries[BUSY]], None, 2 if quick else 7, within=25)
     for suffix in kinds:
         for busy in entries:

@@ -28,7 +28,7 @@ SMALL = 1 << 10
 can. Each crossing lets go of the GIL, and beside a thread that computes it takes 5 ms to have it again."""
 TOGETHER = 1 << 20
 """Bytes of small items that cross, or wait in TensorFlow's queue, together."""
-MOST = 64
+MOST = 256
 """Items that do. Of others one waits: reading ahead is for the pipeline, within its budget; tf.data adds some."""
 REFUSED, NONE = 64, -1
 """How many runs Ctrl-C may end at once; and the number of none."""

@@ -30,8 +30,9 @@ from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.take import Skip, Take
 
-PREFETCH = 32
-"""How many batches wait for the consumer where no `prefetch` says it, if they are small; see `Outlet`."""
+PREFETCH, SAMPLES = 32, 256
+"""How many batches wait for the consumer where no `prefetch` says it, or how many samples where those are more;
+fewer where they are large: see `Outlet`."""
 
 
 class Description(Protocol):
@@ -78,7 +79,12 @@ def _may_precede(node: Node, other: Node) -> bool:
 def prefetched(description: Description) -> tuple[int, bool]:
     """Return how many batches may wait for the consumer, and whether the description says so."""
     last = description.stages[-1] if description.stages else None
-    return (last.count, True) if isinstance(last, Prefetch) else (PREFETCH, False)
+    if isinstance(last, Prefetch):
+        return last.count, True
+    unit = 1
+    for node in description.stages:
+        unit = unit * node.gathers() or 1
+    return max(PREFETCH, SAMPLES // unit), False
 
 
 def compile_steps(description: Description, means: Means, sink: Sink, run: int = 0) -> list[Step]:
