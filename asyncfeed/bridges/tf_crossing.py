@@ -60,7 +60,7 @@ class Crossing:
         self._free = free
         self._refuse = refuse
         self._lock = threading.Lock()
-        self._let_go = self._ended = self._finished = False
+        self._let_go = self._ended = self._finished = self._refused = False
         self._error: BaseException | None = None
         self._feed, items = run
         Pump(name, self._groups(items), self._put, self._done)
@@ -108,16 +108,18 @@ class Crossing:
     def interrupt(self) -> None:
         """Fail, where the queue is empty, so that TensorFlow may wait: with an error, never as at the end.
 
-        An item that is put meanwhile is delivered before it, or given up.
+        An item that is put meanwhile is delivered before it, or given up. TensorFlow may ask again after an error,
+        as a `prefetch` does, and would take an end for one: `repeat` would begin anew.
         """
         tf = self._tf
         with self._lock:  # while it is held the queue is not given back
             if self._ended or self._finished or int(tf.raw_ops.QueueSizeV2(handle=self._queue)) > 0:
                 return
-            self._let_go = True
+            self._let_go = self._refused = True
             self._refuse()
             tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=True)
         self._feed.stop(CTRL_C)
+        self._end(finished=True)
 
     def finish(self) -> Exception | None:
         """Stop the feed; return what to raise, where the run failed and the consumer has got all before that.
@@ -139,7 +141,8 @@ class Crossing:
             over = self._ended and self._finished
         if over:
             self._tf.raw_ops.DestroyResourceOp(resource=self._queue)
-            self._free()
+            if not self._refused:  # or else an iterator that is still there would ask for the next with its name
+                self._free()
 
 
 def as_text(error: BaseException, failure: Failure | None) -> Exception:
@@ -245,11 +248,7 @@ class Bridge:
         runs = tf.raw_ops.ReadVariableOp(resource=refused, dtype=tf.int64)
 
         def fail() -> Any:
-            # Once: TensorFlow calls again when it drops the iterator.
-            rest = tf.where(runs == run, tf.constant(NONE, tf.int64), runs)
-            once = tf.raw_ops.AssignVariableOp(resource=refused, value=rest)
-            with tf.control_dependencies([once]):
-                failed = tf.raw_ops.Assert(condition=False, data=[f"the feed was stopped: {CTRL_C}"])
+            failed = tf.raw_ops.Assert(condition=False, data=[f"the feed was stopped: {CTRL_C}"])
             with tf.control_dependencies([failed]):
                 return tf.constant(0, tf.int64)
 
@@ -295,7 +294,8 @@ class Bridge:
         return 0
 
     def _refuse(self, number: int) -> None:
-        """Have the end of this run be an error; called by one thread."""
+        """Have the end of this run be an error, whenever TensorFlow asks; called by one thread."""
+        self._crossings.pop(number, None)
         runs = self._refused.numpy()
         runs[number % REFUSED] = number
         self._refused.assign(runs)
