@@ -300,4 +300,5 @@ class Driver:
 
     def _at_exit(self) -> None:
         self.run.request_stop(EXIT)
-        self.join()
+        if self.thread.ident is not None:  # or else another thread is starting it, and it finds itself stopped
+            self.join()

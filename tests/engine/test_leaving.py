@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
+from asyncfeed.engine.loops import new_event_loop
+from asyncfeed.engine.run import EXIT, Driver
 from asyncfeed.engine.run import Run as EngineRun
 from asyncfeed.testing import no_leaks, run_virtual
 from tests.engine.witness import BUILDS, Ledger
@@ -155,3 +157,16 @@ def test_threads_that_share_a_feed_get_each_item_once() -> None:
             thread.join()
     assert sorted(x for share in shares for x in share) == list(range(5000))
     assert all(share == sorted(share) for share in shares)
+
+
+def test_the_interpreter_may_end_while_a_feed_is_starting() -> None:
+    """Another thread starts it, as TensorFlow's do: then there is no thread yet to wait for, and it stops at once."""
+    with no_leaks():
+        loop = new_event_loop()
+        feed = af.items(range(3)).open()
+        run = feed._new_run(loop)
+        driver = Driver(run)
+        driver._at_exit()
+        driver.start()
+        driver.join()
+        assert run.outlet.stopped == EXIT
