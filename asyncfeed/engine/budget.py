@@ -59,13 +59,12 @@ class Budget:
             needs = {at: heaviest if need is None else need for at, need in self._needs.items()}
             self._others = {at: sum(needs.values()) - need for at, need in needs.items()}
 
-    def has_room(self, nbytes: int, depth: int) -> bool:
-        """Return whether so much is left for a step, beside what the others need."""
+    def _has_room(self, nbytes: int, depth: int) -> bool:
         return self.used + nbytes + self._others.get(depth, 0) <= self.limit
 
     def fits(self, nbytes: int, depth: int, spare: int = 0) -> bool:
         """Charge `nbytes` and return True where that leaves `spare` bytes and nobody waits already."""
-        if self._waiters or not self.has_room(nbytes + spare, depth):
+        if self._waiters or not self._has_room(nbytes + spare, depth):
             return False
         self.charge(nbytes)
         return True
@@ -103,7 +102,7 @@ class Budget:
             is_next = waiter.next_in_line()
             self.used -= self.freed()
             # Room goes to the deepest alone: a shallower step that fits would starve one that needs more.
-            fits = place == 0 and self.has_room(waiter.nbytes + waiter.spare, waiter.depth)
+            fits = place == 0 and self._has_room(waiter.nbytes + waiter.spare, waiter.depth)
             if fits or is_next or waiter.admitted.done():
                 return place
         return None

@@ -60,6 +60,8 @@ class Hops:
         self._bound = SLOW * unit
         self._cores = usable_cores()
         self._size = 1
+        self.room = SHARED * HOP_BYTES
+        """How many bytes a hop may have at most."""
         self._scale = 1
         """How many times as large as others its hops are."""
         self._seconds: float | None = None
@@ -91,7 +93,7 @@ class Hops:
             nbytes = 0.0
             for place in range(size):
                 nbytes += costs[place] * ratio
-                if nbytes > self._scale * HOP_BYTES:
+                if nbytes > min(self._scale * HOP_BYTES, self.room):
                     return max(1, place)
         return size
 

@@ -18,9 +18,7 @@ from asyncfeed.stages.base import Work
 FIRST = 32
 """How many calls at a time concurrency="auto" begins with."""
 TURN = 1e-3
-"""Seconds after which a worker whose function never waits lets others have the loop."""
-SLICE = 32
-"""How many items go by between two looks at the clock."""
+"""Seconds after which, or twice that, a worker whose function never waits lets others have the loop."""
 
 
 class AsyncWork(WorkStep):
@@ -55,10 +53,11 @@ class AsyncWork(WorkStep):
                 out = entry.out
                 late = perf_counter() + TURN
                 i: int | None = 0
-                while i is not None and perf_counter() < late and not crew.crowded:
+                size = 1  # twice as many from one look at the clock to the next
+                while i is not None and perf_counter() < late:
                     i = None
                     # The hot path: nothing here that is not needed for every item.
-                    for i, item in islice(entry.untaken, SLICE):
+                    for i, item in islice(entry.untaken, size):
                         if crew.short_handed and self._more(entry, i):
                             crew.hire(self._begun + i)
                         try:
@@ -71,6 +70,9 @@ class AsyncWork(WorkStep):
                             progress.open()
                         if crew.crowded:
                             break
+                    if crew.crowded:
+                        break
+                    size *= 2
                 if i is None and self._current is entry:
                     self._advance()
             entry = None
@@ -90,6 +92,7 @@ class AsyncWork(WorkStep):
         work, window, origin = self._work, self._window, self._origin
         crew, out, order = self._crew, entry.out, entry.order
         task = asyncio.current_task()
+        late = perf_counter() + TURN
         for i, item in entry.untaken:
             entry.taken = i + 1
             entry.items[i] = None
@@ -115,6 +118,6 @@ class AsyncWork(WorkStep):
                     self._progress.open()
             elif entry.awaited == i:
                 self._progress.open()
-            if crew.crowded or (entry.big and self._probing):
+            if crew.crowded or (entry.big and self._probing) or perf_counter() > late:
                 return False
         return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncfeed.engine.channel import Channel
-from asyncfeed.engine.hop import Hops, Raised
+from asyncfeed.engine.hop import HOP_BYTES, Hops, Raised
 from asyncfeed.engine.origin import ItemPlace, Origin
 from asyncfeed.engine.processes import ProcessHops
 from asyncfeed.engine.step import Means
@@ -69,6 +69,8 @@ class ThreadWork(WorkStep):
             self._hops: Hops = ProcessHops(means.threads, means.processes, work, name, unit)
         else:
             self._hops = Hops(means.threads, work, name, unit)
+        # What is next is let in whatever the limit says: a hop must be a small part of it.
+        self._hops.room = max(HOP_BYTES, means.budget.limit // 16)
         self._left: deque[Taken] = deque()
         """What hops that took too long have given back."""
         self._spread = False
@@ -87,8 +89,7 @@ class ThreadWork(WorkStep):
         crew, hops = self._crew, self._hops
         crew.arrived()
         while True:
-            # What is left comes before all that others wait with: somebody has to take it.
-            taken = None if crew.working > crew.room and not self._left else self._take()
+            taken = None if crew.working > crew.room else self._take()
             if taken is None:
                 group = results = None
                 await crew.rest()
@@ -98,9 +99,6 @@ class ThreadWork(WorkStep):
             if crew.short_handed and (self._current is not None or self._left) and not on_loop:
                 crew.hire(self._begun + (self._current.taken if self._current is not None else 0))
             if entry.big and taken.predicted is None:
-                if len(group) > 1 and not self._has_room(taken):
-                    self._left.append(taken.split(1))
-                    crew.arrived()
                 taken.predicted = await self._admit(entry, taken.start, len(group), taken.weight)
             places = None
             if placed:
@@ -136,11 +134,6 @@ class ThreadWork(WorkStep):
             taken = group = results = places = result = None  # sent on: not ours to keep alive
             if on_loop:
                 await asyncio.sleep(0)
-
-    def _has_room(self, taken: Taken) -> bool:
-        """Return whether the memory is there for all of these items: or else one is let in when it is next."""
-        budget = self.means.budget
-        return not budget.waiting and budget.has_room(int(taken.weight * self._weights.ratio), self.depth)
 
     def _is_small(self, taken: Taken) -> bool:
         """Return whether the loop itself may do these items."""

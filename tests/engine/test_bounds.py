@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
+from asyncfeed.engine import work_async
 from asyncfeed.testing import VirtualLoop, run_virtual
 
 
@@ -250,7 +252,7 @@ def test_nothing_exceeds_the_memory_limit(make: Callable[[], af.Pipeline[Any]], 
 
 @pytest.mark.parametrize("limit", [3, 5])
 def test_hops_of_several_large_items_stay_within_the_limit(limit: int) -> None:
-    """Where several threads compute, a hop has room for 4 MB; it has fewer items where the run has no room."""
+    """Where several threads compute, a hop has 4 MB, but no more than a part of what the run may have."""
 
     def spin(_: int) -> Big:
         until = time.thread_time() + 0.0005
@@ -386,3 +388,29 @@ def test_behind_a_slow_consumer_few_large_batches_are_ready(nbytes: int, fewest:
 
     ready = run_virtual(main)
     assert fewest <= min(ready) <= max(ready) <= most
+
+
+def test_a_function_that_never_waits_gives_others_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 32 workers after a millisecond or two, with three items here: not after a whole span of 512."""
+    now, calls, turns = [0.0], [0], [0]
+    monkeypatch.setattr(work_async, "perf_counter", lambda: now[0])
+
+    async def compute(x: int) -> int:
+        now[0] += 0.0005
+        calls[0] += 1
+        return x
+
+    async def other() -> None:
+        while True:
+            turns.append(calls[0])
+            await asyncio.sleep(0)
+
+    async def main() -> int:
+        task = asyncio.create_task(other())
+        async with af.items(range(5000)).map(compute).open() as feed:
+            count = len([item async for item in feed])
+        task.cancel()
+        return count
+
+    assert run_virtual(main) == 5000
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 3 * work_async.FIRST
