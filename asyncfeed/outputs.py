@@ -41,7 +41,7 @@ class Outputs:
         says it instead. Python's numbers are int64, float64 and bool; text is `tf.string`; lists become tuples.
 
         Order: that of the description. Memory: `memory_limit` as for `open`, and up to three items on their
-        way into TensorFlow, or up to 130 where they have 1 KB at most: those cross together, as a copy. Larger
+        way into TensorFlow, or up to 520 where they have 1 KB at most: those cross together, as a copy. Larger
         arrays that start at a multiple of 64 bytes, as all batches do, are not copied: one that is kept must
         not be written to afterwards. `via="from_generator"` is the usual, slower way: dropping its iterator
         waits for the item that is being made.

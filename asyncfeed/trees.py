@@ -2,8 +2,8 @@
 
 `optree` walks them. `None` is a leaf, and so is everything that is no container: arrays, numbers, text,
 files, tensors. A dataclass becomes known to `optree` when its first instance is seen, in a namespace of our
-own, so it stays what it was for everyone else. `optree` is imported when it is first needed: that takes as long as
-all the rest of `import asyncfeed`.
+own, so it stays what it was for everyone else. `optree` is imported when it is first needed: it was a third of
+the time that `import asyncfeed` took.
 """
 
 from __future__ import annotations

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 SMALL = 1 << 10
 """Bytes. Up to this an item crosses together with others, as one copy; a larger one alone, in place if it
 can. Each crossing lets go of the GIL, and beside a thread that computes it takes 5 ms to have it again."""
-TOGETHER = 1 << 20
-"""Bytes of small items that cross, or wait in TensorFlow's queue, together."""
 MOST = 256
-"""Items that do. Of others one waits: reading ahead is for the pipeline, within its budget; tf.data adds some."""
+"""How many small items cross together, or wait in TensorFlow's queue. Of others one waits: reading ahead is for
+the pipeline, within its budget, and tf.data adds some."""
 REFUSED, NONE = 64, -1
 """How many runs Ctrl-C may end at once; and the number of none."""
 LET_GO = "TensorFlow let go of the iterator"
@@ -70,7 +69,7 @@ class Crossing:
         for item in items:
             group = [item]
             if self._together and size_of(item) <= SMALL:
-                group += self._feed._take_ready(MOST - 1, SMALL, TOGETHER - SMALL)  # noqa: SLF001 - for bridges
+                group += self._feed._take_ready(MOST - 1, SMALL)  # noqa: SLF001 - for bridges
             del item
             yield group
             del group  # not to be held while the next one is waited for
@@ -134,11 +133,12 @@ class Crossing:
         return None
 
     def _end(self, *, ended: bool = False, finished: bool = False) -> None:
-        """Give the queue back when neither side uses it any more."""
+        """Give the queue back, once, when neither side uses it any more."""
         with self._lock:
+            was_over = self._ended and self._finished
             self._ended |= ended
             self._finished |= finished
-            over = self._ended and self._finished
+            over = self._ended and self._finished and not was_over
         if over:
             self._tf.raw_ops.DestroyResourceOp(resource=self._queue)
             if not self._refused:  # or else an iterator that is still there would ask for the next with its name
@@ -276,9 +276,8 @@ class Bridge:
         with self._lock:
             name = self._names.pop() if self._names else number
         together = offer.method == "to_tf"  # Keras' bridge counts what may be on its way to nobody
-        small = 0 < layout.nbytes <= SMALL
         with tf.device("CPU:0"):
-            capacity = min(MOST, TOGETHER // layout.nbytes) if together and small else 1
+            capacity = MOST if together and 0 < layout.nbytes <= SMALL else 1
             queue = self._new_queue(str(name), [spec.dtype for spec in layout.specs], capacity)
         thread = f"asyncfeed-tf-{number}-pump"
         free = partial(self._names.append, name)
@@ -290,7 +289,7 @@ class Bridge:
         error = self._crossings[int(run)].finish()
         if error is not None:
             raise error
-        del self._crossings[int(run)]
+        self._crossings.pop(int(run), None)  # Ctrl-C may just have taken it out
         return 0
 
     def _refuse(self, number: int) -> None:

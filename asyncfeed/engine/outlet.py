@@ -200,19 +200,15 @@ class Outlet:
             self._call_settle()
         return item
 
-    def take_ready(self, most: int, each: int, together: int) -> list[Any]:
-        """Take up to `most` items that are here already, of `each` bytes at most and so many `together`.
+    def take_ready(self, most: int, each: int) -> list[Any]:
+        """Take up to `most` items that are here already, as far as they have `each` bytes at most.
 
         For any thread but the loop's. Waits for nothing and raises nothing: the end, a failure or a stop is for
         the next who takes one.
         """
         taken: list[Any] = []
         with self._lock:
-            while len(taken) < most and self._items and self.stopped is None:
-                nbytes = self._items[0][2]
-                together -= nbytes
-                if nbytes > each or together < 0:
-                    break
+            while len(taken) < most and self._items and self._items[0][2] <= each and self.stopped is None:
                 taken.append(self._pop_item())
             wake = bool(taken) and self._must_settle()
         if wake:

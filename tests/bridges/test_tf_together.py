@@ -100,10 +100,9 @@ def test_small_items_do_cross_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(groups) <= tf_crossing.MOST
 
 
-@pytest.mark.parametrize("nbytes", [1 << 10, (1 << 10) + 8])
-def test_large_items_cross_alone_and_in_place(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_items_cross_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Layout, "stacked", lambda self, items: pytest.fail(f"{len(items)} together"))
-    items = [np.full(nbytes // 8 + 8, number, "f8") for number in range(100)]
+    items = [np.full(tf_crossing.SMALL // 8 + 1, number, "f8") for number in range(100)]
     for number, element in enumerate(af.items(items).to_tf()):
         assert set(element.numpy()) == {number}
 
@@ -152,3 +151,16 @@ def test_keras_takes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model.compile("sgd", "mse", jit_compile=False)
     batches = af.arrays(np.zeros((64, 2), "f4"), np.zeros((64, 1), "f4")).batch(2)
     assert len(model.fit(batches.to_keras(), epochs=2, verbose=0).epoch) == 2
+
+
+def test_a_queue_is_given_back_once_whoever_ends_with_it() -> None:
+    """Ctrl-C and an iterator that is dropped may do so at the same time; a name given back twice is two runs'."""
+    made = tf_crossing.bridge()
+    iterator = iter(af.items(range(3)).to_tf())
+    assert int(next(iterator)) == 0
+    crossing = made._crossings[max(made._crossings)]
+    free = len(made._names)
+    assert [int(element) for element in iterator] == [1, 2]
+    for _ in range(2):
+        crossing._end(ended=True, finished=True)
+    assert len(made._names) == free + 1
