@@ -18,7 +18,9 @@ from asyncfeed.stages.base import Work
 FIRST = 32
 """How many calls at a time concurrency="auto" begins with."""
 TURN = 1e-3
-"""Seconds after which, or twice that, a worker whose function never waits lets others have the loop."""
+"""Seconds after which, or twice that, a worker whose function does not wait lets others have the loop."""
+FEW, MOST = 16, 512
+"""How many items it takes at most between two looks at the clock: where it has just waited, and where not."""
 
 
 class AsyncWork(WorkStep):
@@ -30,6 +32,10 @@ class AsyncWork(WorkStep):
         self, work: Work, name: str, means: Means, levels: int, inbox: Channel, origin: Origin, unit: int
     ) -> None:
         super().__init__(work, name, means, levels, inbox, origin, unit)
+        self._turn = 0
+        """Counts the times that a worker has come to have the loop: it has moved on where one has waited."""
+        self._pausing = 0
+        """How many workers let others have the loop and come back at once: nothing for a colleague to do."""
         if self._auto:
             self._crew.tune(FIRST, self.most)
 
@@ -39,61 +45,74 @@ class AsyncWork(WorkStep):
         plain = not self._work.placed and self._work.shape == "map"
         crew, progress = self._crew, self._progress
         task = asyncio.current_task()
+        turn: int | None = None
+        late, size = 0.0, 1
         crew.arrived()
         while True:
             entry = self._current
-            if entry is None or crew.working > crew.limit or (entry.big and self._probing):
+            if self._pausing or entry is None or crew.working > crew.limit or (entry.big and self._probing):
                 item = out = None  # a resting worker must not keep the last items alive
+                if self._pausing:
+                    crew.short_handed = True  # who pauses calls again, and this one works when that one waits
                 await crew.rest()
+                turn = None
+                continue
+            if turn != self._turn:
+                # It has waited, and others of its kind have had the loop. One look at the clock for each slice,
+                # and slices twice as long each time while that was short.
+                turn = self._turn = self._turn + 1
+                now = perf_counter()
+                size = min(size, FEW) if now < late else 1
+                late = now + TURN
+            elif perf_counter() >= late:
+                entry = item = out = None
+                self._pausing += 1
+                await asyncio.sleep(0)
+                self._pausing -= 1
+                heed_cancel()
+                turn = None
                 continue
             if entry.big or entry.order is not None or not plain:
-                if await self._labour_with_care(entry) and self._current is entry:
-                    self._advance()
+                done = await self._labour_with_care(entry, size)
             else:
                 out = entry.out
-                late = perf_counter() + TURN
-                i: int | None = 0
-                size = 1  # twice as many from one look at the clock to the next
-                while i is not None and perf_counter() < late:
-                    i = None
-                    # The hot path: nothing here that is not needed for every item.
-                    for i, item in islice(entry.untaken, size):
-                        if crew.short_handed and self._more(entry, i):
-                            crew.hire(self._begun + i)
-                        try:
-                            out[i] = await fn(item)
-                        except BaseException as error:
-                            if from_outside(error, task):
-                                raise
-                            self._failed(entry, i, item, error)
-                        if entry.awaited == i:
-                            progress.open()
-                        if crew.crowded:
-                            break
+                i: int | None = None
+                # The hot path: nothing here that is not needed for every item.
+                for i, item in islice(entry.untaken, size):
+                    if crew.short_handed and self._more(entry, i):
+                        crew.hire(self._begun + i)
+                    try:
+                        out[i] = await fn(item)
+                    except BaseException as error:
+                        if from_outside(error, task):
+                            raise
+                        self._failed(entry, i, item, error)
+                    if entry.awaited == i:
+                        progress.open()
                     if crew.crowded:
                         break
-                    size *= 2
-                if i is None and self._current is entry:
-                    self._advance()
+                done = i is None
+            if not done:
+                size = min(2 * size, MOST)
+            elif self._current is entry:
+                self._advance()
             entry = None
             heed_cancel()
-            # Where nothing waits, this has had its turn: time for others on this loop.
-            await asyncio.sleep(0)
 
     def _more(self, entry: Entry, i: int) -> bool:
         """Return whether items are left beyond this one."""
         return i + 1 < len(entry.out) or len(self._untaken) > 1
 
-    async def _labour_with_care(self, entry: Entry) -> bool:
+    async def _labour_with_care(self, entry: Entry, size: int) -> bool:
         """Do the same for items that need more: memory, their place, or an order of their own.
 
-        Returns whether the entry has no items left.
+        Returns whether the entry had none left.
         """
         work, window, origin = self._work, self._window, self._origin
         crew, out, order = self._crew, entry.out, entry.order
         task = asyncio.current_task()
-        late = perf_counter() + TURN
-        for i, item in entry.untaken:
+        i: int | None = None
+        for i, item in islice(entry.untaken, size):
             entry.taken = i + 1
             entry.items[i] = None
             if crew.short_handed and self._more(entry, i):
@@ -118,6 +137,6 @@ class AsyncWork(WorkStep):
                     self._progress.open()
             elif entry.awaited == i:
                 self._progress.open()
-            if crew.crowded or (entry.big and self._probing) or perf_counter() > late:
-                return False
-        return True
+            if crew.crowded or (entry.big and self._probing):
+                break
+        return i is None

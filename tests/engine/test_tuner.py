@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
 from collections import deque
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
+from asyncfeed.engine import work_async
 from asyncfeed.engine.tuner import Tuner
 from asyncfeed.engine.work import WorkStep
 from asyncfeed.testing import run_virtual
@@ -110,9 +112,10 @@ def test_auto_is_within_a_tenth_of_the_best(count: int, store: dict[str, Any], f
     assert speed("auto", count, store) >= 0.9 * best
 
 
-def test_a_function_that_never_waits_needs_no_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty thousand items, and nothing to gain from calling more workers."""
-    workers = 0
+@pytest.mark.parametrize("step", [0.0, 1e-4, 1e-3], ids="in {:g} s".format)
+def test_a_function_that_never_waits_needs_no_crowd(step: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty thousand items, on fast and slow machines, and nothing to gain from calling more workers."""
+    workers, now = 0, itertools.count(0.0, step)
     call = WorkStep._call
 
     def counting(self: WorkStep) -> None:
@@ -128,8 +131,9 @@ def test_a_function_that_never_waits_needs_no_crowd(monkeypatch: pytest.MonkeyPa
             return len([item async for item in feed])
 
     monkeypatch.setattr(WorkStep, "_call", counting)
+    monkeypatch.setattr(work_async, "perf_counter", lambda: next(now))
     assert run_virtual(main) == 20_000
-    assert workers <= 8
+    assert workers <= 4
 
 
 def test_stats_say_what_auto_has_found() -> None:
