@@ -157,10 +157,10 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             return batch
         self._raise(error)
 
-    def _take_ready(self, most: int, each: int) -> list[T_co]:
+    def _take_ready(self, most: int, nbytes: int) -> list[T_co]:
         """Return what is ready of a running feed without waiting, for a bridge: see `Outlet.take_ready`."""
         run = self._run
-        return [] if run is None or run.forked else run.outlet.take_ready(most, each)
+        return [] if run is None or run.forked else run.outlet.take_ready(most, nbytes)
 
     def __aiter__(self) -> Self:
         """Return the feed itself: iterating goes on where it stands."""

@@ -40,8 +40,9 @@ class Outputs:
         unless `to` fixes them, all axes of what is no batch. `output_signature`, a tree of `tf.TensorSpec`,
         says it instead. Python's numbers are int64, float64 and bool; text is `tf.string`; lists become tuples.
 
-        Order: that of the description. Memory: `memory_limit` as for `open`, and up to three items on their
-        way into TensorFlow, or up to 520 where they have 1 KB at most: those cross together, as a copy. Larger
+        Order: that of the description. Memory: `memory_limit` as for `open`, and what is on its way into
+        TensorFlow: up to three items, or as many as are ready and cross together, 16 MB or a sixteenth of the
+        limit at most. Those are up to 520 where they have 1 KB at most, as a copy, and 18 larger ones. Larger
         arrays that start at a multiple of 64 bytes, as all batches do, are not copied: one that is kept must
         not be written to afterwards. `via="from_generator"` is the usual, slower way: dropping its iterator
         waits for the item that is being made.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from asyncfeed.bridges.offer import Offer
 from asyncfeed.bridges.shapes import rule_of
-from asyncfeed.bridges.tf_crossing import bridge
+from asyncfeed.bridges.tf_bridge import bridge
 from asyncfeed.bridges.tf_layout import Layout, infer
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.repeat import Repeat

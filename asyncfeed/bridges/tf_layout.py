@@ -239,7 +239,7 @@ def _tensor(tf: Any, leaf: _Leaf, value: Any, name: str, pool: Pool) -> Any:
         if value.nbytes >= LARGE and _copyable(value):
             return _filled(tf, pool.empty(value.shape, value.dtype), value.data.cast("B"))
     elif tf.is_tensor(value):
-        return value
+        return tf.convert_to_tensor(value)  # a variable may change
     try:
         return tf.constant(value, leaf.spec.dtype)
     except (TypeError, ValueError, tf.errors.OpError) as error:

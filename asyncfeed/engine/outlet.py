@@ -200,15 +200,18 @@ class Outlet:
             self._call_settle()
         return item
 
-    def take_ready(self, most: int, each: int) -> list[Any]:
-        """Take up to `most` items that are here already, as far as they have `each` bytes at most.
+    def take_ready(self, most: int, nbytes: int) -> list[Any]:
+        """Take up to `most` items that are here already, as far as they have `nbytes` together.
 
-        For any thread but the loop's. Waits for nothing and raises nothing: the end, a failure or a stop is for
-        the next who takes one.
+        Never more than a sixteenth of the memory limit, as what was taken is not counted any more. For any thread
+        but the loop's. Waits for nothing and raises nothing: the end, a failure or a stop is for the next who
+        takes one.
         """
         taken: list[Any] = []
+        nbytes = min(nbytes, self._budget.limit // 16)
         with self._lock:
-            while len(taken) < most and self._items and self._items[0][2] <= each and self.stopped is None:
+            while len(taken) < most and self._items and self._items[0][2] <= nbytes and self.stopped is None:
+                nbytes -= self._items[0][2]
                 taken.append(self._pop_item())
             wake = bool(taken) and self._must_settle()
         if wake:

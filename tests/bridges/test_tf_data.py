@@ -17,7 +17,8 @@ tf = pytest.importorskip("tensorflow")
 
 import asyncfeed as af  # noqa: E402
 from asyncfeed.bridges.offer import Offer  # noqa: E402
-from asyncfeed.bridges.tf_crossing import Crossing, bridge  # noqa: E402
+from asyncfeed.bridges.tf_bridge import bridge  # noqa: E402
+from asyncfeed.bridges.tf_crossing import Crossing  # noqa: E402
 from asyncfeed.engine.run import Run  # noqa: E402
 from asyncfeed.testing import Leaks  # noqa: E402
 

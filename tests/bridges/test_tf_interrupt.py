@@ -19,7 +19,7 @@ import collections, json
 import numpy as np
 import tensorflow as tf
 from asyncfeed.bridges import interrupt
-from asyncfeed.bridges.tf_crossing import bridge
+from asyncfeed.bridges.tf_bridge import bridge
 
 bridge()  # before any other thread asks for it
 feeds, go_on = [], threading.Event()

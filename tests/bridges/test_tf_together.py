@@ -1,4 +1,4 @@
-"""Small items that cross together: the same elements in the same order as one by one, and the same errors."""
+"""Items that cross together: the same elements in the same order as one by one, and the same errors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ tf = pytest.importorskip("tensorflow")
 import ml_dtypes  # noqa: E402 - comes with TensorFlow
 
 import asyncfeed as af  # noqa: E402
-from asyncfeed.bridges import tf_crossing  # noqa: E402
+from asyncfeed.bridges import tf_bridge, tf_crossing  # noqa: E402
 from asyncfeed.bridges.shapes import Nothing  # noqa: E402
 from asyncfeed.bridges.tf_layout import Layout, infer  # noqa: E402
+from asyncfeed.stages.aligned import aligned_empty  # noqa: E402
 
 Pair = namedtuple("Pair", "x y")  # noqa: PYI024 - the plain kind is what is tested
 COUNT = 5
+SMALL = tf_crossing.SMALL
 
 
 def array(number: int, dtype: Any, shape: tuple[int, ...] = (3, 2)) -> np.ndarray:
@@ -84,8 +86,10 @@ def test_a_dataset_has_the_same_elements_whatever_crosses_together(
         return [values(tf.nest.flatten(element)) for element in dataset]
 
     together = elements()
-    monkeypatch.setattr(tf_crossing, "MOST", 1)
-    assert together == elements()
+    monkeypatch.setattr(tf_crossing, "SMALL", 0)
+    in_place = elements()
+    monkeypatch.setattr(tf_crossing, "LEAST", 10**6)
+    assert together == in_place == elements()
     assert len(together) == 200
 
 
@@ -100,16 +104,52 @@ def test_small_items_do_cross_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(groups) <= tf_crossing.MOST
 
 
-def test_larger_items_cross_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Layout, "stacked", lambda self, items: pytest.fail(f"{len(items)} together"))
-    items = [np.full(tf_crossing.SMALL // 8 + 1, number, "f8") for number in range(100)]
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many items each call of a function of several operations takes across."""
+    found: list[int] = []
+    enqueues = tf_crossing.Crossing._enqueue
+
+    def enqueue(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+        found.extend([len(args) - 1] if args else [])
+        enqueues(self, op, *args, **kwargs)
+
+    monkeypatch.setattr(tf_crossing.Crossing, "_enqueue", enqueue)
+    monkeypatch.setattr(Layout, "stacked", lambda self, items: pytest.fail(f"{len(items)} copied"))
+    return found
+
+
+def test_larger_items_cross_together_in_place(calls: list[int]) -> None:
+    """In fours, eights and sixteens, by one call each, and without a copy."""
+    items = [aligned_empty((1024,), np.dtype("f4")) for _ in range(500)]
     for number, element in enumerate(af.items(items).to_tf()):
-        assert set(element.numpy()) == {number}
+        assert np.shares_memory(np.asarray(memoryview(element)), items[number])
+    assert max(calls) == tf_crossing.FEW
+    assert set(calls) <= {4, 8, 16}
 
 
+@pytest.mark.parametrize(("enough", "most"), [(2**15 - 1, 4), (2**14 - 1, 0), (1, 0)])
+def test_larger_items_that_cross_together_have_few_bytes(
+    enough: int, most: int, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tf_crossing, "ENOUGH", enough)
+    items = [np.full(1024, number, "f4") for number in range(200)]
+    assert [int(element[0]) for element in af.items(items).to_tf()] == list(range(200))
+    assert max(calls, default=0) == most
+
+
+def test_a_variable_crosses_with_the_value_it_had() -> None:
+    items = [tf.Variable([float(number)] * 1024) for number in range(40)]
+    assert [float(element[7]) for element in af.items(items).to_tf()] == list(range(40))
+
+
+@pytest.mark.parametrize("small", [SMALL, 0], ids=["copied", "in place"])
 @pytest.mark.parametrize("bad", [None, "x", 1.5, 2**70, np.zeros(2, "i8")])
-def test_an_item_that_does_not_fit_is_an_error_at_its_place(bad: Any) -> None:
+def test_an_item_that_does_not_fit_is_an_error_at_its_place(
+    bad: Any, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those before it arrive, those behind it do not."""
+    monkeypatch.setattr(tf_crossing, "SMALL", small)
     items: list[Any] = list(range(100))
     items[50] = bad
     seen = []
@@ -132,7 +172,11 @@ def test_an_error_of_the_pipeline_comes_after_all_before_it() -> None:
     assert seen == list(range(777))
 
 
-def test_an_iterator_that_is_dropped_stops_the_run_in_the_middle_of_a_group() -> None:
+@pytest.mark.parametrize("small", [SMALL, 0], ids=["copied", "in place"])
+def test_an_iterator_that_is_dropped_stops_the_run_in_the_middle_of_a_group(
+    small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tf_crossing, "SMALL", small)
     feeds: list[Any] = []
     dataset = af.items(range(10**6)).to_tf(on_open=feeds.append)
     iterator = iter(dataset)
@@ -155,7 +199,7 @@ def test_keras_takes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_queue_is_given_back_once_whoever_ends_with_it() -> None:
     """Ctrl-C and an iterator that is dropped may do so at the same time; a name given back twice is two runs'."""
-    made = tf_crossing.bridge()
+    made = tf_bridge.bridge()
     iterator = iter(af.items(range(3)).to_tf())
     assert int(next(iterator)) == 0
     crossing = made._crossings[max(made._crossings)]

@@ -34,14 +34,16 @@ async def filled(room: int, sizes: list[int], *, mark: int = NO_MARK, failure: A
         ([1, 1, 1], (0, 9), []),
         ([4, 9, 4], (9, 5), [0]),
         ([9, 4, 4], (9, 5), []),
+        ([2, 2, 2], (9, 4), [0, 1]),
+        ([BIG // 32, BIG // 32, 1], (9, BIG), [0, 1]),
         ([0, 0, 0], (9, 0), [0, 1, 2]),
         ([], (9, 9), []),
     ],
 )
-def test_it_takes_what_is_there_in_order_as_far_as_it_is_small(
+def test_it_takes_what_is_there_in_order_as_far_as_it_is_not_much(
     sizes: list[int], limits: tuple[int, int], taken: list[int]
 ) -> None:
-    """At most so many, each at most so large."""
+    """At most so many, and at most so many bytes: never more than a sixteenth of the memory limit."""
 
     async def main() -> None:
         outlet = await filled(9, sizes)

@@ -1,0 +1,224 @@
+"""What TensorFlow calls, and the graphs that it calls it from."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import threading
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from asyncfeed.bridges.interrupt import Interrupts
+from asyncfeed.bridges.tf_crossing import CTRL_C, LET_GO, MOST, SMALL, Crossing, as_text
+from asyncfeed.bridges.tf_layout import Layout
+from asyncfeed.errors import PipelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from asyncfeed.bridges.offer import Offer
+
+REFUSED, NONE = 64, -1
+"""How many runs Ctrl-C may end at once; and the number of none."""
+
+
+class Bridge:
+    """What TensorFlow calls; one in a process.
+
+    TensorFlow keeps each Python function that it may call for ever. It gets these two, which find the dataset
+    and the run by their numbers, so nothing of the user's is kept longer than its dataset.
+    """
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self._tf = tf
+        self.interrupts = Interrupts(lambda: list(self._crossings.values()))
+        self._numbers = itertools.count()
+        self._names: list[int] = []
+        self._lock = threading.Lock()
+        self._offers: dict[int, Offer] = {}
+        self._crossings: dict[int, Crossing] = {}
+        with tf.device("CPU:0"):
+            # Holds one element as long as Python may be called: TensorFlow drops iterators at exit too.
+            self._alive = self._new_queue("alive", [tf.int64], 1)
+            tf.raw_ops.QueueEnqueueV2(handle=self._alive, components=[tf.constant(1, tf.int64)])
+            # The runs that Ctrl-C has ended, with an error that takes no Python: the handler would run in it.
+            self._refused = tf.Variable([NONE] * REFUSED, dtype=tf.int64, trainable=False)
+        resource, number = tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)
+        trace = tf.function(self._trace_start, autograph=False, input_signature=[number])
+        self._start = trace.get_concrete_function()
+        signature = [resource, number, resource, resource]
+        trace = tf.function(self._trace_finish, autograph=False, input_signature=signature)
+        self._finish = trace.get_concrete_function()
+        # Shared by the datasets of one signature: each function traced costs 10 ms.
+        self._next = lru_cache(maxsize=64)(self._trace_next)
+        self._enqueues = lru_cache(maxsize=64)(self._trace_enqueues)
+        atexit.register(self._at_exit)
+
+    # -- datasets
+
+    def forget(self, token: int) -> None:
+        """Let go of a dataset that cannot be iterated any more."""
+        self._offers.pop(token).withdraw()
+
+    def queued(self, offer: Offer, layout: Layout) -> tuple[int, Any]:
+        """Return a dataset over queues, and its number."""
+        tf, token = self._tf, next(self._numbers)
+        variant = tf.raw_ops.GeneratorDataset(
+            init_func_other_args=[tf.constant(token, tf.int64)],
+            next_func_other_args=[],
+            finalize_func_other_args=[self._alive, self._refused.handle],
+            init_func=self._start,
+            next_func=self._next(tuple(layout.specs)),
+            finalize_func=self._finish,
+            output_types=[spec.dtype for spec in layout.specs],
+            output_shapes=[spec.shape for spec in layout.specs],
+        )
+        dataset = tf.data.experimental.from_variant(variant, layout.signature)
+        self._offers[token] = offer
+        return token, dataset
+
+    def generated(self, offer: Offer, layout: Layout) -> tuple[int, Any]:
+        """Return a dataset over `from_generator`, and its number."""
+        if None in layout.leaves:
+            raise PipelineError("to_tf: from_generator takes no None in an item; leave it out with .map()")
+        token = next(self._numbers)
+        dataset = self._tf.data.Dataset.from_generator(
+            self._generate, args=(token,), output_signature=layout.signature
+        )
+        self._offers[token] = offer
+        return token, dataset
+
+    # -- what TensorFlow calls
+
+    def _trace_start(self, token: Any) -> Any:
+        tf = self._tf
+        return tf.py_function(self._open, [token], [tf.resource, tf.int64])
+
+    def _trace_next(self, specs: tuple[Any, ...]) -> Any:
+        tf = self._tf
+
+        def dequeue(queue: Any, run: Any) -> list[Any]:  # noqa: ARG001 - TensorFlow passes what start returned
+            dtypes = [spec.dtype for spec in specs]
+            tensors = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=dtypes)
+            for tensor, spec in zip(tensors, specs, strict=True):
+                tensor.set_shape(spec.shape)
+            return list(tensors)
+
+        signature = [tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)]
+        return tf.function(dequeue, autograph=False, input_signature=signature).get_concrete_function()
+
+    def _trace_enqueues(self, specs: tuple[Any, ...], count: int) -> Any:
+        tf = self._tf
+
+        def enqueue(queue: Any, *tensors: Any) -> None:
+            for place in range(0, len(tensors), len(specs)):
+                tf.raw_ops.QueueEnqueueV2(handle=queue, components=list(tensors[place : place + len(specs)]))
+
+        signature = [tf.TensorSpec(None, tf.resource), *count * specs]
+        return tf.function(enqueue, autograph=False, input_signature=signature).get_concrete_function()
+
+    def _trace_finish(self, queue: Any, run: Any, alive: Any, refused: Any) -> Any:
+        tf = self._tf
+        runs = tf.raw_ops.ReadVariableOp(resource=refused, dtype=tf.int64)
+
+        def fail() -> Any:
+            failed = tf.raw_ops.Assert(condition=False, data=[f"the feed was stopped: {CTRL_C}"])
+            with tf.control_dependencies([failed]):
+                return tf.constant(0, tf.int64)
+
+        def close() -> Any:
+            closed = tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
+            with tf.control_dependencies([closed]):
+                return tf.numpy_function(self._close, [run], tf.int64)
+
+        def finish() -> Any:
+            return tf.cond(tf.reduce_any(runs == run), fail, close)
+
+        return tf.cond(tf.raw_ops.QueueSizeV2(handle=alive) > 0, finish, lambda: tf.constant(0, tf.int64))
+
+    def _open(self, token: Any) -> tuple[Any, int]:
+        tf, number = self._tf, next(self._numbers)
+        offer, error = self._offer(int(token)), None
+        layout = Layout(offer.signature, offer.method)
+        try:
+            run = offer.open()
+        except Exception as raised:  # noqa: BLE001 - it is handed on below
+            error = as_text(raised, None)
+        if error is not None:
+            del offer  # the frame is kept with the exception
+            raise error
+        with self._lock:
+            name = self._names.pop() if self._names else number
+        together = offer.method == "to_tf"  # Keras' bridge counts what may be on its way to nobody
+        with tf.device("CPU:0"):
+            capacity = MOST if together and 0 < layout.nbytes <= SMALL else 1
+            queue = self._new_queue(str(name), [spec.dtype for spec in layout.specs], capacity)
+        thread = f"asyncfeed-tf-{number}-pump"
+        free = partial(self._names.append, name)
+        refuse = partial(self._refuse, number)
+        self._crossings[number] = Crossing(
+            tf, run, layout, queue, thread, free, refuse, self._enqueues, together=together
+        )
+        return queue, number
+
+    def _close(self, run: Any) -> int:
+        error = self._crossings[int(run)].finish()
+        if error is not None:
+            raise error
+        self._crossings.pop(int(run), None)  # Ctrl-C may just have taken it out
+        return 0
+
+    def _refuse(self, number: int) -> None:
+        """Have the end of this run be an error, whenever TensorFlow asks; called by one thread."""
+        self._crossings.pop(number, None)
+        runs = self._refused.numpy()
+        runs[number % REFUSED] = number
+        self._refused.assign(runs)
+
+    def _generate(self, token: Any) -> Iterator[Any]:
+        offer = self._offer(int(token))
+        layout = Layout(offer.signature, offer.method)
+        feed, items = offer.open()
+        error: Exception | None = None
+        try:
+            for item in items:
+                yield layout.arranged(item)
+                del item
+        except Exception as raised:  # noqa: BLE001 - it is handed on below
+            error = as_text(raised, feed.failure)
+        finally:
+            feed.stop(LET_GO)
+        if error is not None:
+            del offer, layout, feed, items  # the frame is kept with the exception
+            raise error
+
+    def _offer(self, token: int) -> Offer:
+        if token not in self._offers:
+            raise PipelineError("to_tf: the dataset was dropped; keep a reference to it while it is iterated")
+        return self._offers[token]
+
+    def _new_queue(self, name: str, dtypes: list[Any], capacity: int) -> Any:
+        # TensorFlow keeps 33 KB for each name that a queue ever had, so names are used again.
+        return self._tf.raw_ops.FIFOQueueV2(
+            component_types=dtypes,
+            shapes=[],
+            capacity=capacity,
+            container="",
+            shared_name=f"asyncfeed-{id(self):x}-{name}",
+        )
+
+    def _at_exit(self) -> None:
+        """Let no iterator that is dropped from here on call Python, or wake a thread that would."""
+        self._tf.raw_ops.QueueDequeueV2(handle=self._alive, component_types=[self._tf.int64])
+
+
+_made = cache(Bridge)
+_making = threading.RLock()  # a collection of garbage in it may ask, too
+
+
+def bridge() -> Bridge:
+    """Return the one of this process, whichever threads ask for it first."""
+    with _making:
+        return _made()
