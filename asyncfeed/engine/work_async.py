@@ -69,7 +69,6 @@ class AsyncWork(WorkStep):
                 self._pausing += 1
                 await asyncio.sleep(0)
                 self._pausing -= 1
-                heed_cancel()
                 turn = None
                 continue
             if entry.big or entry.order is not None or not plain:
