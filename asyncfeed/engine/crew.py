@@ -16,8 +16,8 @@ from asyncfeed.stages.base import Work
 class Crew:
     """Up to `limit` long-lived workers.
 
-    A worker that comes calls the next while items are left, so a stage whose function never waits keeps to one
-    or two of them, and one that waits soon has all. Where there is a `tuner`, it moves the limit.
+    A worker that comes calls the next while items are left, so a stage whose function never waits keeps to a few
+    of them, and one that waits soon has all. Where there is a `tuner`, it moves the limit.
     """
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop, start: Callable[[], None]) -> None:

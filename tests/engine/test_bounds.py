@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import threading
 import time
 import weakref
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine import work_async
 from asyncfeed.testing import VirtualLoop, run_virtual
 
 
@@ -388,57 +386,3 @@ def test_behind_a_slow_consumer_few_large_batches_are_ready(nbytes: int, fewest:
 
     ready = run_virtual(main)
     assert fewest <= min(ready) <= max(ready) <= most
-
-
-@pytest.mark.parametrize("size", [1, 1000])
-def test_a_function_that_never_waits_gives_others_the_loop(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a millisecond or two, with three items here: not after a whole span of 512, nor once per worker.
-
-    Another worker may have come to rest and be called within one pass of the loop: twice that.
-    """
-    now, calls, turns = [0.0], [0], [0]
-    monkeypatch.setattr(work_async, "perf_counter", lambda: now[0])
-
-    async def compute(x: object) -> object:
-        now[0] += 0.0006
-        calls[0] += 1
-        return x
-
-    async def other() -> None:
-        while True:
-            turns.append(calls[0])
-            await asyncio.sleep(0)
-
-    async def main() -> int:
-        task = asyncio.create_task(other())
-        async with af.items(np.zeros((5000, size))).map(compute).open() as feed:
-            count = len([item async for item in feed])
-        task.cancel()
-        return count
-
-    assert run_virtual(main) == 5000
-    assert max(after - before for before, after in itertools.pairwise(turns)) <= 6
-
-
-def test_a_function_that_waits_now_and_then_has_all_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that computes for long between two waits, too: a colleague that was sent away is called again."""
-    now, waiting, most = [0.0], [0], [0]
-    monkeypatch.setattr(work_async, "perf_counter", lambda: now[0])
-
-    async def compute(x: int) -> int:
-        now[0] += 0.0005
-        if x % 10 == 9:
-            waiting[0] += 1
-            most[0] = max(most[0], waiting[0])
-            await asyncio.sleep(1)
-            waiting[0] -= 1
-        return x
-
-    async def main() -> float:
-        loop = asyncio.get_running_loop()
-        async with af.items(range(4000)).map(compute, concurrency=20).open() as feed:
-            assert [item async for item in feed] == list(range(4000))
-        return loop.time()
-
-    assert run_virtual(main) <= 25  # 400 waits of a second, 20 at a time
-    assert most[0] == 20
