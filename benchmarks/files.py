@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -59,7 +59,11 @@ def compete(
     most: int | None = None,
     checked: int = 331,
 ) -> Mapping[str, list[float]]:
-    """Check and measure contenders in turns, and put their table into the section."""
+    """Check and measure contenders in turns, and put their table into the section.
+
+    The page cache has all files at the beginning of a turn, unless the turn says otherwise.
+    """
+    turn = turn if turn.before else replace(turn, before=files.warm)
     found, missing = harness.available(makers)
     found = [harness.thinned(each, size.settings) for each in found]
     harness.forget_heap()
