@@ -91,6 +91,8 @@ class Crossing:
                     return
             while len(group) >= LEAST:
                 count = min(FEW, 1 << len(group).bit_length() - 1)  # few functions, as each takes 10 ms to trace
+                if sum(map(size_of, group[:count])) > ENOUGH:
+                    break  # the first was smaller than the others, which nothing counts if the source had them
                 try:
                     tensors = [tensor for item in group[:count] for tensor in layout.tensors(item)]
                 except Exception:  # noqa: BLE001 - below it is raised at its place

@@ -138,6 +138,16 @@ def test_larger_items_that_cross_together_have_few_bytes(
     assert max(calls, default=0) == most
 
 
+def test_items_of_uneven_size_do_not_cross_together_where_they_are_too_many_bytes(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a source has ready is not counted, so a small one says nothing of those behind it."""
+    monkeypatch.setattr(tf_crossing, "ENOUGH", 2**15)
+    items = [np.full(1024 * (1 + 15 * (number % 2)), number, "f4") for number in range(200)]
+    assert [int(element[0]) for element in af.items(items).to_tf()] == list(range(200))
+    assert calls == []
+
+
 def test_a_variable_crosses_with_the_value_it_had() -> None:
     items = [tf.Variable([float(number)] * 1024) for number in range(40)]
     assert [float(element[7]) for element in af.items(items).to_tf()] == list(range(40))
