@@ -63,7 +63,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             from asyncfeed.coordinator import Tie  # noqa: PLC0415 - few feeds have one
 
             self._tie = Tie(coord, weakref.WeakMethod(self._stop))
-            weakref.finalize(self, self._tie.release).atexit = False
+            self._tie.watch(self)
 
     # -- starting
 
@@ -128,7 +128,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             epoch=self._epoch,
         )
         # Neither the tasks nor the threads hold the feed, so this is called when the user lets go of it.
-        weakref.finalize(self, _let_go, run, self._tie).atexit = False
+        run.watch(self, partial(_let_go, run, self._tie))
         if self._tie is not None:
             run.outlet.over.add_done_callback(partial(_over, self._tie, run.outlet))
         return run
@@ -149,13 +149,15 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         try:
             batch: T_co = run.outlet.take()
         except Failed:
-            error = run.outlet.failure
+            pass
         except ClosedError as closed:
             self._with_cause(closed)
             raise
         else:
             return batch
-        self._raise(error)
+        finally:
+            del self  # an exception keeps this frame: it would keep the feed, and with it the run
+        _raise(run.outlet)
 
     def _take_ready(self, most: int, nbytes: int) -> list[T_co]:
         """Return what is ready of a running feed without waiting, for a bridge: see `Outlet.take_ready`."""
@@ -176,22 +178,15 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         try:
             batch: T_co = await run.outlet.take_async()
         except Failed:
-            error = run.outlet.failure
+            pass
         except ClosedError as closed:
             self._with_cause(closed)
             raise
         else:
             return batch
-        self._raise(error)
-
-    def _raise(self, failure: Failure | None) -> NoReturn:
-        assert failure is not None
-        error = failure.error
-        try:
-            # Each draw raises from the same point, so the traceback does not grow with every one.
-            raise error.with_traceback(failure.traceback)
         finally:
-            del error, failure, self  # the frames in the traceback would hold the feed, and it them
+            del self  # an exception keeps this frame: it would keep the feed, and with it the run
+        _raise(run.outlet)
 
     # -- stopping
 
@@ -317,6 +312,17 @@ async def _ended(task: asyncio.Task[None], seconds: float) -> None:
             cancelled = error
     if cancelled is not None:
         raise cancelled
+
+
+def _raise(outlet: Outlet) -> NoReturn:
+    failure = outlet.failure
+    assert failure is not None
+    error = failure.error
+    try:
+        # Each draw raises from the same point, so the traceback does not grow with every one.
+        raise error.with_traceback(failure.traceback)
+    finally:
+        del error, failure, outlet  # the frames in the traceback would hold them, and they it
 
 
 def _forked() -> NoReturn:

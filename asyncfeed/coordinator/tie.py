@@ -37,10 +37,24 @@ class Tie:
         self._must_ask = False
         self._lock_free = hasattr(coord, "on_stop")
         on_stop = coord.on_stop if self._lock_free else _hook(coord).on_stop
+        self._watch: weakref.finalize[[], Any] | None = None
         self._untie: Callable[[], None] = on_stop(self._stop_feed)
 
-    def _stop_feed(self) -> None:
+    def watch(self, owner: object) -> None:
+        """End the tie when nobody holds its owner any more."""
+        self._watch = weakref.finalize(owner, self.release)
+        self._watch.atexit = False
+        if not self._tied:  # the coordinator had stopped before
+            self._end()
+
+    def _end(self) -> None:
         self._tied = False
+        if self._watch is not None:
+            # Python would keep the coordinator with it, its failure, and the frames that hold the owner.
+            self._watch.detach()
+
+    def _stop_feed(self) -> None:
+        self._end()
         self.asked = True
         stop = self._stop()
         if stop is not None:
@@ -48,7 +62,7 @@ class Tie:
 
     def release(self) -> None:
         """End the tie; from anywhere, any number of times."""
-        self._tied = False
+        self._end()
         self._untie()
 
     def stopped(self, *, running: bool) -> None:

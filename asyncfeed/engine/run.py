@@ -14,7 +14,9 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Coroutine
+import weakref
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -73,6 +75,7 @@ class Run:
         self._started = perf_counter()
         self._ended: float | None = None
         self._found: tuple[tuple[str, int], ...] = ()
+        self._watch: weakref.finalize[[], Any] | None = None
 
     # -- what steps use: see `Means`
 
@@ -99,6 +102,7 @@ class Run:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        _forget_cancellation(task)
         if task.cancelled() and not self._stopping and task not in self._dismissed:
             # Not by us: its items would be missing, and the consumer would wait for ever.
             self.outlet.finish(stopped=f"{task.get_name()!r} was cancelled from outside the feed")
@@ -106,6 +110,22 @@ class Run:
             # A fault of ours. The consumer hears of it now: the others may take long to end.
             self.outlet.finish(_fault(error))
         self._dismissed.discard(task)
+
+    # -- the consumer's hold
+
+    def watch(self, owner: object, gone: Callable[[], object]) -> None:
+        """Call `gone` when nobody holds `owner` any more, unless the run has ended by then.
+
+        What Python keeps for that would keep the run too, and with it a failure, the frames that the failure came
+        through, and the owner, which one of them holds: a ring that no garbage collector could see.
+        """
+        self._watch = weakref.finalize(owner, gone)
+        self._watch.atexit = False
+
+    def _unwatch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.detach()
 
     # -- running
 
@@ -117,11 +137,13 @@ class Run:
 
     def _main_ended(self, task: asyncio.Task[None]) -> None:
         # A task that is cancelled before its first step runs nothing of `main`, not even its `finally`.
+        _forget_cancellation(task)
         error = None if task.cancelled() else task.exception()
         if error is None:
             self.outlet.finish(stopped="its task was cancelled")
         else:
             self.outlet.finish(_fault(error))
+        self._unwatch()
 
     async def main(self) -> None:
         """Run to the end, or until `stop`; returns when everything is closed."""
@@ -184,9 +206,12 @@ class Run:
         self.outlet.finish(stopped="it has ended")
         self._found = self._concurrency()
         for step in self.steps:
-            step.drop()
+            step.release()
         self.steps = []
+        self.processes.clear()
+        self.budget.freed = _nothing
         self._ended = perf_counter()
+        self._unwatch()
 
     def _report_stuck(self) -> None:
         """Say, once, what does not stop: which thread or task, and where it stands."""
@@ -238,6 +263,17 @@ class Run:
 
     def _concurrency(self) -> tuple[tuple[str, int], ...]:
         return tuple((step.name, step.calls) for step in self.steps if step.calls)
+
+
+def _forget_cancellation(task: asyncio.Task[None]) -> None:
+    """Drop the exception a cancelled task ended with: the task keeps it, and its frames keep the task."""
+    if task.cancelled():
+        with suppress(asyncio.CancelledError):
+            task.result()
+
+
+def _nothing() -> int:
+    return 0
 
 
 def _fault(error: BaseException) -> Failure:

@@ -129,6 +129,15 @@ class Step:
         """Forget what is held, and return how many bytes that was charged with."""
         return 0
 
+    def release(self) -> None:
+        """Let go of everything, once no task of the run is left.
+
+        Steps refer to each other and to the run. Only a garbage collection would free what is in such a ring, and
+        the user's iterator is: a file or a connection that it holds must not stay open until then.
+        """
+        self.drop()
+        vars(self).clear()
+
 
 class Gate:
     """One task waits here until another opens it; opening it before it waits counts."""
