@@ -288,20 +288,34 @@ class Pipeline(Outputs, Generic[T_co]):
 
     # -- shape
 
-    def batch(self, size: int, *, drop_remainder: bool = False) -> Pipeline[Any]:
+    @overload
+    def batch(self, size: int, *, drop_remainder: bool = ..., collate: None = ...) -> Pipeline[Any]: ...
+    @overload
+    def batch(
+        self, size: int, *, drop_remainder: bool = ..., collate: Callable[[list[T_co]], U]
+    ) -> Pipeline[U]: ...
+    def batch(
+        self, size: int, *, drop_remainder: bool = False, collate: Callable[[list[Any]], Any] | None = None
+    ) -> Pipeline[Any]:
         """Stack each `size` samples: every leaf becomes an array with a new first axis.
 
         Samples are trees of arrays and numbers; a batch has their structure. Numbers become int64, float64 or
-        bool, text and other objects arrays of objects; arrays keep their dtype. The last batch of an epoch is
+        bool, text and bytes arrays of objects; arrays keep their dtype, and tensors of torch, JAX and TensorFlow
+        become arrays of theirs. A leaf that is None in all samples stays None. The last batch of an epoch is
         smaller, or dropped. Memory: a batch is one new 64-byte aligned array per leaf, never reused.
 
-        Raises (at the batch): ValueError where samples differ in structure, dtype or shape, naming two.
+        `collate` makes the batch instead: a sync function of a list of samples, called on a thread. It takes any
+        objects and returns any; `pad` cannot follow it.
+
+        Raises (at the batch): ValueError if samples differ in structure, dtype or shape, naming two, and for
+        objects that make no array: a `File` that was not loaded, the None of a function without a `return`.
 
         >>> import asyncfeed as af
         >>> [batch.tolist() for batch in af.items(range(5)).batch(2)]
         [[0, 1], [2, 3], [4]]
         """
-        return self._then(Batch(size, drop_remainder=drop_remainder))
+        made_by = self._made_by("batch", collate)
+        return self._then(Batch(size, drop_remainder=drop_remainder, collate=collate, made_by=made_by))
 
     def pad(
         self,
@@ -314,8 +328,8 @@ class Pipeline(Outputs, Generic[T_co]):
         """Make ragged arrays one shape by adding `value` at the end of their axes.
 
         Right after `batch` or `bucket` to the longest of the batch, to `to`, or to the next `multiple_of`.
-        Anywhere else each sample is padded to `to`. `lengths=True` gives (batch, true lengths), as
-        TensorFlow's `padded_batch` beside a length column.
+        Anywhere else each sample is padded to `to`. Arrays of text get "" for the default value. `lengths=True`
+        gives (batch, true lengths), as TensorFlow's `padded_batch` beside a length column.
 
         >>> import asyncfeed as af, numpy as np
         >>> next(iter(af.items([np.ones(1), np.ones(3)]).batch(2).pad())).tolist()
@@ -333,12 +347,13 @@ class Pipeline(Outputs, Generic[T_co]):
         size: int | Sequence[int],
         length_of: Callable[[Any], Any] | None = None,
         drop_remainder: bool = False,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline[Any]:
         """Batch samples of similar length together, as TensorFlow's `bucket_by_sequence_length`.
 
         A sample shorter than `boundaries[0]` goes to the first bucket, and so on; a bucket that is full
         becomes a batch. `length_of` is a function of the sample, by default axis 0 of its first array. Usually
-        followed by `pad`.
+        followed by `pad`. `collate` as for `batch`.
 
         >>> import asyncfeed as af, numpy as np
         >>> ragged = af.items([np.ones(n) for n in (1, 9, 2, 8)])
@@ -346,7 +361,13 @@ class Pipeline(Outputs, Generic[T_co]):
         [(2, 2), (2, 9)]
         """
         sizes = size if isinstance(size, int) else tuple(size)
-        return self._then(Bucket(tuple(boundaries), sizes, length_of=length_of, drop_remainder=drop_remainder))
+        made_by = self._made_by("bucket", collate)
+        return self._then(
+            Bucket(
+                tuple(boundaries), sizes, length_of=length_of, drop_remainder=drop_remainder, collate=collate,
+                made_by=made_by,
+            )
+        )  # fmt: skip
 
     def unbatch(self) -> Pipeline[Any]:
         """Take batches apart along their first axis; the rows are views.
@@ -449,6 +470,17 @@ class Pipeline(Outputs, Generic[T_co]):
         """Return the items by number, where all stages only rearrange such a source."""
         indexed, rest = fold(self.source, self.stages, whole=True)
         return None if rest else indexed
+
+    def _made_by(self, method: str, collate: object) -> Node | None:
+        """Return the last stage that calls a function of the user's; raise if files would be batched unread."""
+        calls = (Map, FlatMap, Load, Batch, Bucket)
+        made_by = next((node for node in reversed(self.stages) if isinstance(node, calls)), None)
+        if made_by is None and collate is None and self.source.method == "files":
+            raise PipelineError(
+                f"{method}: the files are not read: add .load(npy), or the decoder of their format, before it; "
+                f"{method}(..., collate=list) makes lists of files"
+            )
+        return made_by
 
     def _then(self, node: Node) -> Pipeline[Any]:
         if isinstance(node, Repeat):

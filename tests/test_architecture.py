@@ -66,7 +66,7 @@ CALLS = {
     "fork": (),
 }
 MAX_LINES = 450
-LONGER = {"pipeline.py": 500}  # a method for each stage, each with its documentation
+LONGER = {"pipeline.py": 560}  # a method for each stage, each with its documentation
 
 
 class Import:

@@ -141,6 +141,8 @@ def rule_of(pipeline: Pipeline[Any]) -> Rule:
                 rule = Batched(rule.whole, padded)
             else:
                 rule = padded
+        elif isinstance(node, Batch | Bucket) and node.collate is not None:
+            rule = Nothing()  # a function of the user's made it
         elif isinstance(node, Batch):
             # A batch of several has compared them; one alone says nothing of the next.
             alike = node.size > 1 and not isinstance(rule, Batched)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from asyncfeed.stages.base import Algorithm, Node, Step, check_count
-from asyncfeed.stages.collate import Collate
+from asyncfeed.stages.collate import check_collate, collating, refuse_pad
 from asyncfeed.stages.pad import Pad
 from asyncfeed.stages.places import join
 
@@ -18,18 +18,22 @@ class Batch(Node):
 
     size: int
     drop_remainder: bool = False
+    collate: Callable[[list[Any]], Any] | None = None
     padding: Pad | None = field(default=None, repr=False)
     """The `pad` that follows; only `absorb` sets it."""
+    made_by: Node | None = field(default=None, repr=False, compare=False)
+    """The stage before that calls a function of the user's; only `Pipeline` sets it, for messages."""
 
     method: ClassVar[str] = "batch"
     positional: ClassVar[tuple[str, ...]] = ("size",)
 
     def __post_init__(self) -> None:
         check_count("batch", "size", self.size, 1)
+        check_collate("batch", self.collate)
 
     def steps(self) -> Sequence[Step]:
         """Return the grouping, and the stacking of each group."""
-        return [Group(self.size, self.drop_remainder), Collate(self.padding).work()]
+        return [Group(self.size, self.drop_remainder), collating(self.collate, self.padding, self.made_by)]
 
     def length(self, upstream: int) -> int:
         """Return the number of batches."""
@@ -41,6 +45,8 @@ class Batch(Node):
 
     def absorb(self, following: Node) -> Batch | None:
         """Return a batch that pads while it stacks, where a pad follows."""
+        if isinstance(following, Pad) and self.collate is not None:
+            raise refuse_pad(self.method)
         if isinstance(following, Pad) and self.padding is None:
             return replace(self, padding=following)
         return None

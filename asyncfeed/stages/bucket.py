@@ -13,7 +13,8 @@ import numpy as np
 
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.base import Algorithm, Node, Step, Work, check_count
-from asyncfeed.stages.collate import Collate
+from asyncfeed.stages.collate import check_collate, collating, refuse_pad
+from asyncfeed.stages.foreign import is_foreign
 from asyncfeed.stages.pad import Pad
 from asyncfeed.trees import Tree, flatten
 
@@ -32,8 +33,11 @@ class Bucket(Node):
     size: int | tuple[int, ...]
     length_of: Callable[[Any], Any] | None = None
     drop_remainder: bool = False
+    collate: Callable[[list[Any]], Any] | None = None
     padding: Pad | None = field(default=None, repr=False)
     """The `pad` that follows; only `absorb` sets it."""
+    made_by: Node | None = field(default=None, repr=False, compare=False)
+    """The stage before that calls a function of the user's; only `Pipeline` sets it, for messages."""
 
     method: ClassVar[str] = "bucket"
 
@@ -61,6 +65,7 @@ class Bucket(Node):
             )
         if self.length_of is not None and not callable(self.length_of):
             raise PipelineError(f"bucket: length_of must be a function of a sample, not {self.length_of!r}")
+        check_collate("bucket", self.collate)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -76,7 +81,7 @@ class Bucket(Node):
         else:
             measure = Work(Measure(self.length_of), "thread")
         group = GroupByLength(self.boundaries, self.sizes, self.drop_remainder)
-        return [measure, group, Collate(self.padding).work()]
+        return [measure, group, collating(self.collate, self.padding, self.made_by)]
 
     def gathers(self) -> int:
         """Return how many samples make a batch, at least."""
@@ -84,6 +89,8 @@ class Bucket(Node):
 
     def absorb(self, following: Node) -> Bucket | None:
         """Return a bucket that pads while it stacks, where a pad follows."""
+        if isinstance(following, Pad) and self.collate is not None:
+            raise refuse_pad(self.method)
         if isinstance(following, Pad) and self.padding is None:
             return replace(self, padding=following)
         return None
@@ -159,6 +166,8 @@ def first_axis(sample: Tree) -> int:
     for leaf in flatten(sample)[0]:
         if isinstance(leaf, np.ndarray) and leaf.ndim:
             return len(leaf)
+        if is_foreign(leaf) and len(getattr(leaf, "shape", ())):  # a tensor of another library
+            return int(leaf.shape[0])
     raise ValueError("bucket: there is no array in this sample to measure; say how: .bucket(..., length_of=len)")
 
 

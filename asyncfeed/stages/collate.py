@@ -1,20 +1,24 @@
 """Collate: a list of samples becomes one tree of arrays with a new first axis.
 
-Nothing is guessed and nothing converted: samples of one structure, one dtype and one shape are stacked, and
-anything else is an error that names the two samples and what to do.
+Nothing is guessed: samples of one structure, one dtype and one shape are stacked, and anything else is an error
+that names the two samples and what to do. Tensors of other libraries are stacked as the arrays they offer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from asyncfeed.errors import PipelineError
 from asyncfeed.stages.aligned import aligned_empty
-from asyncfeed.stages.base import Place, Work
+from asyncfeed.stages.base import Node, Place, Work
+from asyncfeed.stages.foreign import to_known
+from asyncfeed.stages.policy import check_fn, is_async
 from asyncfeed.stages.pool import Pool
 from asyncfeed.trees import LEAVES, Spec, Tree, flatten, leaf_name, size_of, total_size, unflatten
 
@@ -38,6 +42,9 @@ SCALARS: dict[type, np.dtype[Any]] = {
     complex: np.dtype(np.complex128),
 }
 
+READY = LEAVES - {type(None)}
+"""Types of leaves that are stacked as they are."""
+
 _dtype = attrgetter("dtype")
 _shape = attrgetter("shape")
 
@@ -54,16 +61,24 @@ class Padding(Protocol):
         ...
 
 
-def collate(samples: Sequence[Tree], name: Name, pad: Padding | None = None, empty: Empty = aligned_empty) -> Tree:
+def collate(
+    samples: Sequence[Tree],
+    name: Name,
+    pad: Padding | None = None,
+    empty: Empty = aligned_empty,
+    made_by: object = None,
+) -> Tree:
     """Return one tree of arrays that holds these samples along a new first axis.
 
-    Arrays and numpy scalars keep their dtype; Python's bool, int, float and complex become bool, int64,
-    float64 and complex128; text, bytes and any other object become an array of the very objects. The arrays
-    are new, writable, and start at a multiple of 64 bytes; `empty` makes them.
+    Arrays, numpy scalars and the tensors of other libraries keep their dtype; Python's bool, int, float and
+    complex become bool, int64, float64 and complex128; text and bytes become an array of objects, and numpy's
+    text of several widths one of the widest. A leaf that is None in all samples stays None. The arrays are new,
+    writable, and start at a multiple of 64 bytes; `empty` makes them.
 
-    Raises ValueError where the samples differ in structure, dtype or, without `pad`, in shape.
+    Raises ValueError if the samples differ in structure, dtype or, without `pad`, in shape; if a leaf is None in
+    some of them only, or is an object that makes no array; and if a sample is None, as `made_by` returned it.
     """
-    columns, spec = transpose(samples, name)
+    columns, spec = transpose(samples, name, made_by)
     if pad is not None:
         return pad.stack(columns, spec, name, empty)
     arrays = [stack(column, Where(spec, number, name), empty) for number, column in enumerate(columns)]
@@ -86,11 +101,14 @@ class Where:
         return f"{self._name(member)} at {path}" if path else self._name(member)
 
 
-def transpose(samples: Sequence[Tree], name: Name) -> tuple[list[Column], Spec]:
+def transpose(samples: Sequence[Tree], name: Name, made_by: object = None) -> tuple[list[Column], Spec]:
     """Return, for each leaf, what it is in each sample; and the structure that all samples have."""
     first = samples[0]
+    kinds = set(map(type, samples))
+    if type(None) in kinds:
+        raise _no_sample(samples, name, made_by)
     leaves, spec = flatten(first)
-    if len(set(map(type, samples))) == 1:
+    if len(kinds) == 1:
         if type(first) in LEAVES:
             return [samples], spec
         columns = _flat_columns(samples, first)
@@ -108,8 +126,8 @@ def transpose(samples: Sequence[Tree], name: Name) -> tuple[list[Column], Spec]:
     return list(zip(*rows, strict=True)), spec
 
 
-def stack(column: Column, where: Where, empty: Empty = aligned_empty) -> NDArray[Any]:
-    """Return the leaves of one column as one array."""
+def stack(column: Column, where: Where, empty: Empty = aligned_empty) -> NDArray[Any] | None:
+    """Return the leaves of one column as one array; None if all of them are None."""
     kinds = set(map(type, column))
     if kinds == {np.ndarray}:
         dtypes, shapes = set(map(_dtype, column)), set(map(_shape, column))
@@ -117,6 +135,9 @@ def stack(column: Column, where: Where, empty: Empty = aligned_empty) -> NDArray
             return join_arrays(column, shapes.pop(), dtypes.pop(), empty)
     elif len(kinds) == 1 and (scalar := SCALARS.get(kinds.pop())):
         return _join_scalars(column, scalar, where)
+    column = ready(column, where)
+    if column[0] is None:
+        return None
     dtype = common_dtype(column, where)
     shape = np.shape(column[0]) if isinstance(column[0], np.ndarray) else ()
     for number, leaf in enumerate(column):
@@ -127,6 +148,27 @@ def stack(column: Column, where: Where, empty: Empty = aligned_empty) -> NDArray
                 f"{where.sample(number)} has {other}; add .pad(value=...) after the batch"
             )
     return join_arrays(column, shape, dtype, empty) if shape else _join_scalars(column, dtype, where)
+
+
+def ready(column: Column, where: Where) -> Column:
+    """Return the leaves of one column as numbers, text and arrays, or all as None.
+
+    Raises ValueError for objects that make no array, and if some leaves are None and others are not.
+    """
+    kinds = set(map(type, column))
+    if kinds <= READY or kinds == {type(None)}:
+        return column
+    if type(None) in kinds:
+        without = next(number for number, leaf in enumerate(column) if leaf is None)
+        other = next(number for number, leaf in enumerate(column) if leaf is not None)
+        raise ValueError(
+            f"samples with None and without cannot make a batch: {where.sample(without)} is None, "
+            f"{where.sample(other)} has {_show(column[other])}; put a value in its place with .map() before"
+        )
+    return [
+        leaf if type(leaf) in READY else to_known(leaf, partial(where.sample, number))
+        for number, leaf in enumerate(column)
+    ]
 
 
 def join_arrays(column: Column, shape: tuple[int, ...], dtype: np.dtype[Any], empty: Empty) -> NDArray[Any]:
@@ -141,11 +183,13 @@ def join_arrays(column: Column, shape: tuple[int, ...], dtype: np.dtype[Any], em
 
 
 def common_dtype(column: Column, where: Where) -> np.dtype[Any]:
-    """Return the dtype that all leaves of a column have; that of objects for what is no number or array."""
+    """Return the dtype that all leaves of a column have: that of objects for text, the widest of numpy's text."""
     if set(map(type, column)) == {np.ndarray} and len(set(map(_dtype, column))) == 1:
         dtype: np.dtype[Any] = column[0].dtype
         return dtype
     dtypes = list(map(_dtype_of, column))
+    if {dtype.kind for dtype in dtypes} in ({"U"}, {"S"}):
+        return np.result_type(*set(dtypes))
     for number, other in enumerate(dtypes):
         if other != dtypes[0]:
             raise ValueError(
@@ -158,7 +202,8 @@ def common_dtype(column: Column, where: Where) -> np.dtype[Any]:
 def _join_scalars(column: Column, dtype: np.dtype[Any], where: Where) -> NDArray[Any]:
     if dtype == OBJECT:
         # An assignment would look into objects that have a length.
-        return np.fromiter(column, OBJECT, len(column))
+        bare = (leaf[()] if isinstance(leaf, np.ndarray) else leaf for leaf in column)
+        return np.fromiter(bare, OBJECT, len(column))
     out = aligned_empty((len(column),), dtype)
     try:
         out[:] = list(column)
@@ -189,12 +234,24 @@ def layout(spec: Spec) -> str:
     return "a single value" if spec.is_leaf() else str(spec)[len("PyTreeSpec(") :].split(", NoneIsLeaf")[0]
 
 
+def _no_sample(samples: Sequence[Tree], name: Name, made_by: object) -> ValueError:
+    number = next(number for number, sample in enumerate(samples) if sample is None)
+    other = next((f" ({name(at)} is not)" for at, sample in enumerate(samples) if sample is not None), "")
+    cause = "of which no batch can be made" if made_by is None else f"as {made_by} returned it"
+    hint = "" if made_by is None else "does its function lack a `return`? "
+    return ValueError(
+        f"{name(number)} is None{other}, {cause}: {hint}to leave such items out, add "
+        ".filter(lambda item: item is not None) before the batch"
+    )
+
+
 def _dtype_of(leaf: Any) -> np.dtype[Any]:
     if isinstance(leaf, (str, bytes)):
         return OBJECT
     if isinstance(leaf, (np.ndarray, np.generic)):
         return leaf.dtype
-    return SCALARS.get(type(leaf), OBJECT)
+    # A subclass of a number, as an `IntEnum`, is that number. A bool is an int, too, but comes first.
+    return next((dtype for kind, dtype in SCALARS.items() if isinstance(leaf, kind)), OBJECT)
 
 
 def _show(leaf: Any) -> str:
@@ -207,6 +264,8 @@ class Collate:
     """Makes a batch of a list of samples, as the function of a `Work`."""
 
     pad: Padding | None = None
+    made_by: Node | None = None
+    """The stage that called the user's function, for messages."""
     pool: Pool = field(default_factory=Pool, compare=False)
 
     def work(self) -> Work:
@@ -215,7 +274,7 @@ class Collate:
 
     def __call__(self, samples: list[Tree], place: Place) -> Tree:
         """Return the batch; messages name its members as `place` does."""
-        return collate(samples, place.name, self.pad, self.pool.empty)
+        return collate(samples, place.name, self.pad, self.pool.empty, self.made_by)
 
     def size_of(self, samples: list[Tree]) -> int:
         """Return how many bytes the batch needs: about that where it is padded."""
@@ -226,3 +285,32 @@ class Collate:
     def fits(self, samples: list[Tree]) -> bool:
         """Return whether the loop may do this batch."""
         return self.size_of(samples) <= INLINE
+
+
+def collating(
+    function: Callable[[list[Any]], Any] | None, pad: Padding | None = None, made_by: Node | None = None
+) -> Work:
+    """Return the work that makes a batch of each list of samples: by the user's function if there is one."""
+    if function is None:
+        return Collate(pad, made_by).work()
+    return Work(function, "thread", cost=total_size)
+
+
+def check_collate(stage: str, function: object) -> None:
+    """Raise if `function` cannot make a batch of a list of samples."""
+    if function is None:
+        return
+    check_fn(stage, function)
+    if is_async(function):  # type: ignore[arg-type] # it is callable
+        raise PipelineError(
+            f"{stage}: collate must be a sync function of a list of samples, which runs on a thread, not "
+            f"{function!r}; await before, with .map()"
+        )
+
+
+def refuse_pad(stage: str) -> PipelineError:
+    """Return the error for a `pad` after a batch that the user's function makes."""
+    return PipelineError(
+        f"pad: {stage}(collate=...) makes the batches, and pad cannot look into it: pad in that function, or give "
+        f"each sample its size before, as in .pad(to=512).{stage}(...)"
+    )

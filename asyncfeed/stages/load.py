@@ -63,7 +63,7 @@ class Load(Node):
         """Return a stage that reads straight into the batch, where the decoder can tell what is in a file."""
         decoder = self.decoder
         fuses = isinstance(decoder, Decoder) and (decoder.probes or decoder.lays_out) and self.one_to_one
-        if not fuses or not isinstance(following, Batch):
+        if not fuses or not isinstance(following, Batch) or following.collate is not None:
             return None
         from asyncfeed.stages.load_batch import LoadBatch  # noqa: PLC0415 - it is for whoever runs the pipeline
 

@@ -111,7 +111,7 @@ class ReadBatch:
                 loaded.append(self.long_way(sample))
             except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
                 raise MemberError(member, self.stage, error) from None
-        return collate(loaded, place.name, self.padding, self._pool.empty)
+        return collate(loaded, place.name, self.padding, self._pool.empty, self.stage)
 
     def _assemble(self, columns: Sequence[Sequence[Any]], spec: Spec, place: Place) -> Tree:
         batch: list[Any] = []

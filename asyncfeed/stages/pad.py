@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +13,8 @@ import numpy as np
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.aligned import aligned_empty
 from asyncfeed.stages.base import Node, Place, Step, Work, check_count
-from asyncfeed.stages.collate import INLINE, Column, Name, Where, common_dtype, join_arrays, layout, stack
+from asyncfeed.stages.collate import INLINE, Column, Name, Where, common_dtype, join_arrays, layout, ready, stack
+from asyncfeed.stages.foreign import is_foreign, to_array
 from asyncfeed.trees import Spec, Tree, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class Pad(Node):
     Right after `batch` or `bucket`, each axis grows to the longest in the batch, `to` says its size instead,
     and `multiple_of` rounds the longest up. Anywhere else there is no longest, and `to` is required. A number
     is for axis 0, a tuple for one axis after the other; axes that a leaf does not have are ignored. Numbers,
-    text and bytes are left alone. `value` is one number, or a tree of them like the sample.
+    text and bytes are left alone. `value` is one number or text, or a tree of them like the sample; arrays of text
+    are padded with "" (b"" if they are bytes) unless it is a text.
 
     With `lengths=True` the result is a pair of the batch and, in the same structure, an int64 array of what
     axis 0 measured before, and None for a leaf without axes.
@@ -57,7 +60,7 @@ class Pad(Node):
             raise PipelineError("pad: `to` leaves nothing for `multiple_of` to round; give one of them")
         for value in flatten(self.value)[0]:
             if np.ndim(value):
-                raise PipelineError(f"pad: value must be one number for each leaf, not {value!r}")
+                raise PipelineError(f"pad: value must be one number or text for each leaf, not {value!r}")
 
     def steps(self) -> Sequence[Step]:
         """Return the work on single samples, for where no batch has absorbed this node."""
@@ -74,10 +77,11 @@ class Pad(Node):
 
     def stack(self, columns: Sequence[Column], spec: Spec, name: Name, empty: Empty = aligned_empty) -> Tree:
         """Return the padded batch of these columns, with the true lengths where they are asked for."""
-        batch: list[NDArray[Any]] = []
+        batch: list[NDArray[Any] | None] = []
         lengths: list[NDArray[np.int64] | None] = []
         for number, (column, value) in enumerate(zip(columns, self.values(spec), strict=True)):
             where = Where(spec, number, name)
+            column = ready(column, where)
             if any(map(_has_axes, column)):
                 batch.append(self.stack_column(column, value, where, empty))
                 lengths.append(np.fromiter(map(len, column), np.int64, len(column)))
@@ -96,7 +100,11 @@ class Pad(Node):
         shape = self.shape_for(shapes, where)
         if set(shapes) == {shape}:
             return join_arrays(column, shape, dtype, empty)
-        fill = fill_value(value, dtype, where)
+        if dtype.kind == "O":
+            fill = _object_value(value, column, where)
+        else:
+            dtype = _wide_enough(value, dtype)
+            fill = fill_value(value, dtype, where)
         out = empty((len(column), *shape), dtype)
         for row, leaf in zip(out, column, strict=True):
             if leaf.shape[1:] == shape[1:]:
@@ -159,13 +167,17 @@ class PadSample:
         """Return the sample with each of its arrays padded."""
         leaves, spec = flatten(sample)
         padded: list[Any] = []
+        lengths: list[np.int64 | None] = []
         for number, (leaf, value) in enumerate(zip(leaves, self.pad.values(spec), strict=True)):
             where = Where(spec, number, lambda _: place.name())
+            if is_foreign(leaf):
+                leaf = to_array(leaf, partial(where.sample, 0))
             padded.append(self.pad.stack_column([leaf], value, where)[0] if _has_axes(leaf) else leaf)
+            lengths.append(np.int64(len(leaf)) if _has_axes(leaf) else None)
         tree = unflatten(spec, padded)
         if not self.pad.lengths:
             return tree
-        return tree, unflatten(spec, [np.int64(len(leaf)) if _has_axes(leaf) else None for leaf in leaves])
+        return tree, unflatten(spec, lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +205,42 @@ def _has_axes(leaf: object) -> bool:
 
 
 def fill_value(value: object, dtype: np.dtype[Any], where: Where) -> Any:
-    """Return the value in this dtype; a whole number is never rounded or wrapped to fit."""
-    if dtype.kind == "O":
-        return value
+    """Return the value in this dtype; no whole number is rounded or wrapped to fit, and no text is cut off."""
     if not value:
         return np.zeros((), dtype)[()]
+    is_text = isinstance(value, (str, bytes))
+    if is_text is not (dtype.kind in "US") and not (is_text and dtype.kind in "Mm"):
+        raise _no_value(value, str(dtype), where)
     try:
         with np.errstate(all="ignore"):
             fill = np.asarray(value).astype(dtype)[()]
     except (TypeError, ValueError) as error:
         raise ValueError(f"pad: value={value!r} is no {dtype}, as {where.sample(0)} is ({error})") from None
-    if dtype.kind in "biu" and fill != value:
-        raise ValueError(
-            f"pad: value={value!r} is no {dtype}, as {where.sample(0)} is; give a value of that type, "
-            "or a tree of values, one for each leaf"
-        )
+    if dtype.kind in "biuUS" and fill != value:
+        raise _no_value(value, str(dtype), where)
     return fill
+
+
+def _wide_enough(value: object, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return numpy's text as wide as the value needs; other dtypes as they are."""
+    if (dtype.kind == "U" and isinstance(value, str)) or (dtype.kind == "S" and isinstance(value, bytes)):
+        return np.result_type(dtype, np.asarray(value))
+    return dtype
+
+
+def _object_value(value: object, column: Column, where: Where) -> Any:
+    """Return what arrays of objects are padded with: the value, but no number in text, where 0 means no text."""
+    if not isinstance(value, (int, float, complex, np.generic)):
+        return value
+    kinds = {type(each) for leaf in column for each in leaf.flat}
+    text = next((text for text in (str, bytes) if all(issubclass(kind, text) for kind in kinds)), None)
+    if text is not None and value:
+        raise _no_value(value, text.__name__, where)
+    return value if text is None else text()
+
+
+def _no_value(value: object, kind: str, where: Where) -> ValueError:
+    return ValueError(
+        f"pad: value={value!r} is no {kind}, as {where.sample(0)} is; give a value of that type, "
+        "or a tree of values, one for each leaf"
+    )

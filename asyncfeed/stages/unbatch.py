@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
 
 from asyncfeed.stages.base import Node, Step, Work
+from asyncfeed.stages.foreign import is_foreign, to_array
 from asyncfeed.trees import Spec, Tree, flatten, leaf_name, unflatten
 
 INLINE = 1024
@@ -31,30 +34,38 @@ class Unbatch(Node):
 
 
 def split(batch: Tree) -> list[Tree]:
-    """Return the rows of a batch, each with the structure of the batch.
+    """Return the rows of a batch, each with the structure of the batch; a leaf that is None is None in each.
 
-    Raises ValueError where a leaf is no array with a first axis, or has not as many rows as the others.
+    Raises ValueError if a leaf is no array with a first axis, or has not as many rows as the others.
     """
     leaves, spec = flatten(batch)
+    leaves = [
+        to_array(leaf, partial(_called, spec, at)) if is_foreign(leaf) else leaf for at, leaf in enumerate(leaves)
+    ]
+    first = next((number for number, leaf in enumerate(leaves) if leaf is not None), 0)
     for number, leaf in enumerate(leaves):
+        if leaf is None and number != first:
+            continue  # as in all samples of the batch
         if not isinstance(leaf, np.ndarray) or not leaf.ndim:
             raise ValueError(
                 f"unbatch: {_called(spec, number)} is {leaf!r}, which has no rows; "
                 "every leaf of a batch must be an array with a first axis"
             )
-        if len(leaf) != len(leaves[0]):
+        if len(leaf) != len(leaves[first]):
             raise ValueError(
-                f"unbatch: {_called(spec, 0)} has {len(leaves[0])} rows, but {_called(spec, number)} has "
+                f"unbatch: {_called(spec, first)} has {len(leaves[first])} rows, but {_called(spec, number)} has "
                 f"{len(leaf)}; give them the same number with .map() before"
             )
     if spec.is_leaf():
         return list(leaves[0])
-    return [unflatten(spec, row) for row in zip(*leaves, strict=True)]
+    count = len(leaves[first]) if leaves else 0
+    columns = [repeat(None, count) if leaf is None else leaf for leaf in leaves]
+    return [unflatten(spec, row) for row in zip(*columns, strict=True)]
 
 
 def few(batch: Tree) -> bool:
     """Return whether there are so few rows that the loop may split them."""
-    leaf: Any = next(iter(flatten(batch)[0]), None)
+    leaf: Any = next((leaf for leaf in flatten(batch)[0] if leaf is not None), None)
     return isinstance(leaf, np.ndarray) and leaf.ndim > 0 and len(leaf) <= INLINE
 
 

@@ -56,6 +56,9 @@ def double(x: Any) -> Any:  # noqa: ANN401
         (bucket(2), (2, 8, 6), (None, None, None)),
         (bucket(2, drop_remainder=True).pad(), (2, 8, 6), (2, None, None)),
         (bucket((2, 3), drop_remainder=True), (2, 8, 6), (None, None, None)),
+        # A function that makes the batches.
+        (ROWS.batch(4, drop_remainder=True, collate=np.stack), (4, 8, 6), (None, None, None)),
+        (IMAGES.bucket(boundaries=[9], size=2, collate=np.stack), (2, 8, 6), (None, None, None)),
         # A function of batches.
         (IMAGES.batch(4).map(double), (4, 8, 6), (None, 8, 6)),
         (IMAGES.batch(4).pad(to=(8, 6)).map(double), (4, 8, 6), (None, None, None)),

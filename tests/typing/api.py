@@ -30,6 +30,10 @@ def numbers() -> Iterator[int]:
     yield 1
 
 
+def total(samples: list[int]) -> float:
+    return float(sum(samples))
+
+
 def check() -> None:
     ints = af.items(range(3))
     assert_type(ints, af.Pipeline[int])
@@ -45,6 +49,8 @@ def check() -> None:
     assert_type(ints.map(fetch).flat_map(str.split), af.Pipeline[str])
     assert_type(af.files("*.npy"), af.Pipeline[af.File])
     assert_type(ints.batch(3), af.Pipeline[Any])
+    assert_type(ints.batch(3, drop_remainder=True, collate=total), af.Pipeline[float])
+    assert_type(ints.batch(3, collate=list), af.Pipeline[list[int]])
     for item in ints:
         assert_type(item, int)
     with ints.map(fetch).open() as feed:
@@ -88,5 +94,5 @@ def check_mistakes() -> None:
     ints.map(length)  # type: ignore[arg-type]
     ints.map(noisy)  # type: ignore[arg-type]
     ints.map(str, on="gpu")  # type: ignore[call-overload]
-    ints.batch("3")  # type: ignore[arg-type]
+    ints.batch("3")  # type: ignore[call-overload]
     ints.shuffle(7)  # type: ignore[call-arg]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import asyncfeed as af
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.base import Work
 from asyncfeed.stages.batch import Batch, Group
@@ -145,3 +148,69 @@ def test_unbatch_runs_on_the_loop_only_for_few_rows() -> None:
     assert work.inline(np.zeros((INLINE, 10_000)))
     assert not work.inline(np.zeros(INLINE + 1))
     assert not work.inline({})
+
+
+def test_a_function_of_the_list_makes_the_batch() -> None:
+    """It gets the samples of one batch, in order, and what it returns goes on; also for buckets and after a load."""
+
+    def joined(samples: list[str]) -> str:
+        assert type(samples) is list
+        return "+".join(samples)
+
+    words = af.items(["a", "bb", "c", "dd", "e"])
+    assert list(words.batch(2, collate=joined)) == ["a+bb", "c+dd", "e"]
+    assert list(words.batch(2, drop_remainder=True, collate=joined)) == ["a+bb", "c+dd"]
+    assert list(words.bucket(boundaries=[2], size=2, length_of=len, collate=joined)) == ["a+c", "bb+dd", "e"]
+    assert list(af.items([{1}, object]).batch(2, collate=len)) == [2]
+
+
+def test_a_function_makes_the_batch_of_what_was_loaded(tmp_path: Path) -> None:
+    """Each file is decoded for it, though a plain batch would be read into."""
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", np.full(2, number))
+    train = af.files(f"{tmp_path}/*.npy").load(af.npy).prefetch(2).batch(2, collate=np.concatenate)
+    assert [batch.tolist() for batch in train] == [[0, 0, 1, 1], [2, 2]]
+
+
+def test_the_function_runs_on_a_thread() -> None:
+    """Not on the loop, however small the samples are."""
+    names = af.items(range(4)).batch(2, collate=lambda _: threading.current_thread().name)
+    loop = af.items(range(1)).map(current_name)
+    assert not set(names) & set(loop)
+
+
+async def current_name(_item: int) -> str:
+    """Return the name of the thread that runs the loop."""
+    return threading.current_thread().name
+
+
+def test_an_error_of_the_function_is_its_own_and_names_the_batch() -> None:
+    """With the stage and the samples it was called with."""
+
+    def fails(samples: list[int]) -> int:
+        return 1 // samples[0]
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(af.items([1, 2, 0, 3]).batch(2, collate=fails))
+    assert "batch(2, collate=fails)" in str(caught.value.__notes__)
+    assert "number 2" in str(caught.value.__notes__)
+
+
+def test_a_wrong_function_is_refused_at_the_line() -> None:
+    """As is a pad after it, which cannot look into what it made."""
+
+    async def late(samples: list[int]) -> int:
+        return len(samples)
+
+    numbers = af.items([np.ones(1)])
+    with pytest.raises(PipelineError, match="batch: collate must be a sync function of a list of samples"):
+        numbers.batch(2, collate=late)
+    with pytest.raises(PipelineError, match="bucket: the function must be callable"):
+        numbers.bucket(boundaries=[1], size=1, collate=3)  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match=r"pad: batch\(collate=...\) makes the batches.*before.*\.batch\("):
+        numbers.batch(2, collate=list).pad()
+    with pytest.raises(PipelineError, match=r"pad: bucket\(collate=...\) makes the batches"):
+        numbers.bucket(boundaries=[1], size=1, collate=list).pad(to=3)
+    assert [len(batch[0]) for batch in numbers.pad(to=3).batch(2, collate=list)] == [3]
+    assert numbers.batch(2, collate=list) == numbers.batch(2, collate=list) != numbers.batch(2)
+    assert str(numbers.batch(2, collate=list)).endswith(".batch(2, collate=list)")

@@ -31,6 +31,11 @@ class At:
         return "s3.npy"
 
 
+def words(*text: Any) -> np.ndarray:
+    """Return an array of objects."""
+    return np.array(text, object)
+
+
 def padded(array: np.ndarray, shape: tuple[int, ...], value: float) -> np.ndarray:
     """Pad one array as numpy does."""
     return np.pad(
@@ -107,6 +112,10 @@ def test_each_leaf_may_have_its_own_value() -> None:
         ("U3", 0, ""),
         ("i4,f8", 0, (0, 0.0)),
         (object, "x", "x"),
+        ("U5", "<pad>", "<pad>"),
+        ("S3", 0, b""),
+        ("S1", b"-", b"-"),
+        ("M8[s]", "2024-01-01", np.datetime64("2024-01-01", "s")),
     ],
 )
 def test_the_value_takes_the_dtype_of_the_leaf(dtype: Any, value: Any, fill: Any) -> None:
@@ -147,6 +156,14 @@ def test_samples_of_one_shape_are_just_stacked(axes: int) -> None:
         ([np.zeros(1, "u1"), np.zeros(2, "u1")], Pad(value=-1), "value=-1 is no uint8"),
         ([np.zeros(1, "i4"), np.zeros(2, "i4")], Pad(value=np.nan), "value=nan is no int32"),
         ([np.zeros(1), np.zeros(2)], Pad(value="x"), "value='x' is no float64"),
+        ([np.zeros(1), np.zeros(2)], Pad(value="1.5"), "value='1.5' is no float64"),
+        ([np.array(["a"]), np.array(["a", "b"])], Pad(value=-1), "value=-1 is no <U1"),
+        ([np.array(["a"]), np.array(["a", "b"])], Pad(value=b"x"), "value=b'x' is no <U1"),
+        (
+            [words("a"), words("a", "b")],
+            Pad(value=-1),
+            "value=-1 is no str, as s0.npy is; give a value of that type",
+        ),
         ([(np.zeros(1),)], Pad(value=(1, 2)), r"value is \(\*, \*\), but the samples are \(\*,\)"),
     ],
 )
@@ -154,6 +171,22 @@ def test_what_cannot_be_padded_is_named(samples: list[Any], pad: Pad, message: s
     """With the sample, the figures, and what to do."""
     with pytest.raises(ValueError, match=message):
         collate(samples, name, pad)
+
+
+def test_arrays_of_text_are_padded_with_no_text() -> None:
+    """Not with the number 0, which nobody can encode; bytes with bytes, other objects with the value."""
+    assert collate([words("a"), words("b", "c")], name, Pad()).tolist() == [["a", ""], ["b", "c"]]
+    assert collate([words(b"a"), words(b"b", b"c")], name, Pad()).tolist() == [[b"a", b""], [b"b", b"c"]]
+    assert collate([words(), words()], name, Pad(to=1)).tolist() == [[""], [""]]
+    assert collate([words({}), words({}, [])], name, Pad()).tolist() == [[{}, 0], [{}, []]]
+    assert collate([words("a"), words("b", "c")], name, Pad(value="-")).tolist() == [["a", "-"], ["b", "c"]]
+    assert collate([np.array(["a"]), np.array(["b", "c"])], name, Pad(value="<p>")).tolist() == [
+        ["a", "<p>"],
+        ["b", "c"],
+    ]
+    samples = [{"t": words(*"ab"[:n]), "x": np.ones(n)} for n in (1, 2)]
+    out = collate(samples, name, Pad(value={"t": "", "x": -1}))
+    assert (out["t"].tolist(), out["x"].tolist()) == ([["a", ""], ["a", "b"]], [[1, -1], [1, 1]])
 
 
 def test_single_samples_are_padded_to_a_fixed_size() -> None:
@@ -205,7 +238,7 @@ def test_a_single_sample_without_a_fixed_size_is_refused(pad: Pad) -> None:
         ({"to": (3, 1.5)}, "pad: to must be a whole number, not 1.5"),
         ({"multiple_of": 0}, "pad: multiple_of must be at least 1, not 0"),
         ({"to": 8, "multiple_of": 2}, "leaves nothing for `multiple_of` to round; give one of them"),
-        ({"value": np.zeros(2)}, "value must be one number for each leaf"),
+        ({"value": np.zeros(2)}, "value must be one number or text for each leaf"),
     ],
 )
 def test_a_wrong_description_is_refused(wrong: dict[str, Any], message: str) -> None:
