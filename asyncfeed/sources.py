@@ -4,48 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 import numpy as np
 
 from asyncfeed.errors import PipelineError
 from asyncfeed.pipeline import Pipeline
-from asyncfeed.stages.base import Indexed, Source, show
+from asyncfeed.stages.base import Concurrency, Indexed, OnError, Reading, Source, show
+from asyncfeed.stages.numbered import QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
+from asyncfeed.stages.policy import check_policy
 from asyncfeed.storage.base import File
 from asyncfeed.storage.local import FileList, Pattern, expand
 from asyncfeed.trees import flatten, leaf_name, unflatten
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Numbered:
-    """Items of a sequence by number; `fetch` gets many at once, `name` says what one is called."""
+class _ByNumber(Protocol[T_co]):
+    """A map-style dataset."""
 
-    def __init__(
-        self,
-        length: int,
-        fetch: Callable[[Sequence[int]], list[Any]],
-        *,
-        on_thread: bool = False,
-        name: Callable[[int], str] = "number {}".format,
-    ) -> None:
-        self.on_thread = on_thread
-        self._length = length
-        self._fetch = fetch
-        self._name = name
+    def __len__(self) -> int: ...
 
-    def __len__(self) -> int:
-        return self._length
-
-    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
-        """Return the items at these places."""
-        return self._fetch(places)
-
-    def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place is called."""
-        return self._name(place)
+    def __getitem__(self, number: int, /) -> T_co: ...
 
 
 # -- files
@@ -97,6 +79,9 @@ class Items(Source):
     """Python objects: a sequence by number, anything else by iterating it."""
 
     data: Any
+    concurrency: Concurrency | None = None
+    on_error: OnError = "raise"
+    skip_limit: float | None = None
     _claimed: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
 
     method: ClassVar[str] = "items"
@@ -104,30 +89,46 @@ class Items(Source):
 
     def __post_init__(self) -> None:
         data = self.data
+        check_policy(
+            self.method, 1 if self.concurrency is None else self.concurrency, self.on_error, self.skip_limit
+        )
         if isinstance(data, str | bytes | bytearray):
             raise PipelineError(f"items: {type(data).__name__} is one object, not many; wrap it in a list")
         if isinstance(data, Mapping):
             raise PipelineError("items: a mapping has keys, values and pairs; say which: items(data.items())")
-        if not (callable(data) or isinstance(data, Iterable | AsyncIterable) or _is_sequence(data)):
+        by_number = is_sequence(data)
+        if not (by_number or callable(data) or isinstance(data, Iterable | AsyncIterable)):
             raise PipelineError(
                 f"items: needs an iterable, an async iterable, or a function returning one, not {data!r}"
             )
+        if self.options and not by_number:
+            raise PipelineError(
+                f"items: {', '.join(self.options)} can do nothing for {_brief(data)}, which is drawn one item "
+                "after the other; give what has a length and [number], or do the work in a map"
+            )
+
+    @property
+    def options(self) -> list[str]:
+        """The options that are given, as they are written."""
+        given = {"concurrency": self.concurrency, "on_error": self.on_error, "skip_limit": self.skip_limit}
+        return [f"{name}={value!r}" for name, value in given.items() if value not in (None, "raise")]
 
     def indexed(self) -> Indexed | None:
         """Return the items of a sequence by number."""
         data = self.data
-        if not _is_sequence(data):
+        if not is_sequence(data):
             return None
-        if isinstance(data, list | tuple | range):
-            return Numbered(len(data), lambda places: _fetch(data, places))
-        if isinstance(data, np.ndarray):
-            return Numbered(len(data), lambda places: [data[place] for place in places])
-        # Indexing is the user's code, and may block.
-        return Numbered(len(data), lambda places: [data[place] for place in places], on_thread=True)
+        if type(data).__getitem__ in QUICK:
+            return Numbered(len(data), lambda places: pick_from(data, places))
+        # Anything else may take its time, and may fail.
+        reading = Reading(self.concurrency or 1, self.on_error, self.skip_limit)
+        rows = Mapped(data) if is_mapped(data) else data
+        on_thread = None if rows is data and isinstance(data, np.ndarray) else reading
+        return Numbered(len(data), lambda places: [rows[place] for place in places], on_thread=on_thread)
 
     def size(self) -> int | None:
-        """Return the number of items where the object tells it."""
-        return len(self.data) if not callable(self.data) and hasattr(self.data, "__len__") else None
+        """Return the number of items where the object tells it, and none may be left out."""
+        return length_of(self.data) if not callable(self.data) and self.on_error == "raise" else None
 
     def draw(self) -> tuple[Callable[[], Any], bool]:
         """Return what makes the iterable of one epoch."""
@@ -161,30 +162,18 @@ class Items(Source):
 
     def __str__(self) -> str:
         """Return the call, with anything but short and simple data named by its type and length."""
-        return f"items({_brief(self.data)})"
+        return f"items({', '.join([_brief(self.data), *self.options])})"
 
 
 def _brief(data: Any) -> str:
     simple = isinstance(data, list | tuple) and len(data) <= 12 and all(type(each) in _SIMPLE for each in data)
     if isinstance(data, range) or simple or (callable(data) and hasattr(data, "__name__")):
         return show(data)
-    return f"<{type(data).__name__}" + (f" of {len(data)}>" if hasattr(data, "__len__") else ">")
+    length = length_of(data)
+    return f"<{type(data).__name__}>" if length is None else f"<{type(data).__name__} of {length}>"
 
 
 _SIMPLE = frozenset({int, float, bool, str, type(None)})
-
-
-def _is_sequence(data: object) -> bool:
-    sized = hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    return sized and not isinstance(data, Mapping | AbstractSet) and not isinstance(data, type)
-
-
-def _fetch(data: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    if isinstance(places, range) and places.step == 1:
-        return list(data[places.start : places.stop])
-    return [data[place] for place in places]
-
-
 KERAS = frozenset({"keras", "tensorflow", "tf_keras"})
 """The packages whose `PyDataset` or `Sequence` a dataset may be made from."""
 
@@ -207,20 +196,47 @@ def items(data: Callable[[], Iterable[T]]) -> Pipeline[T]: ...
 @overload
 def items(data: AsyncIterable[T]) -> Pipeline[T]: ...
 @overload
-def items(data: Iterable[T]) -> Pipeline[T]: ...
-def items(data: Any) -> Pipeline[Any]:
+def items(
+    data: Iterable[T],
+    *,
+    concurrency: Concurrency | None = ...,
+    on_error: OnError = ...,
+    skip_limit: float | None = ...,
+) -> Pipeline[T]: ...
+@overload
+def items(
+    data: _ByNumber[T],
+    *,
+    concurrency: Concurrency | None = ...,
+    on_error: OnError = ...,
+    skip_limit: float | None = ...,
+) -> Pipeline[T]: ...
+def items(
+    data: Any,
+    *,
+    concurrency: Concurrency | None = None,
+    on_error: OnError = "raise",
+    skip_limit: float | None = None,
+) -> Pipeline[Any]:
     """Feed Python objects: an iterable, an async iterable, or a function without arguments returning either.
 
     Anything with a length and `[number]` (lists, ranges, arrays, datasets) is reached by number, so it can be
     shuffled exactly; it must not change while it is read. Other iterables are drawn on a thread, async ones on
     the loop, anew in each epoch.
 
+    The `[number]` of a dataset is called on a thread, only for the items that are asked for. `concurrency` says
+    how many at a time: one by default; "auto" finds how many, and the dataset must then allow for several threads.
+    The items come in order. One that fails ends the run with its own exception, after all items before it; a note
+    has its number in the dataset. With `on_error="skip"` it is left out instead: see `map`.
+
     The batches of a `keras.utils.PyDataset` or `Sequence` (or of anything with `[number]` and an `on_epoch_end`)
-    are read by several threads at a time, which it must allow for (or see `pydataset`); nothing of it is pickled.
-    `on_epoch_begin` and `on_epoch_end` of its own are called once an epoch: before its first batch is read, and
-    when all have been taken from here. Epochs do not overlap then, the length may change with them and is not
-    known before; otherwise the next epoch is read ahead while this one is used. An epoch that is broken off has no
-    end. A failing batch raises its own exception, with the batch's number in a note.
+    are read by several threads at a time unless `concurrency=1`; nothing of it is pickled. `on_epoch_begin` and
+    `on_epoch_end` of its own are called once an epoch: before its first batch is read, and when all have been
+    taken from here. Epochs do not overlap then, the length may change with them and is not known before; otherwise
+    the next epoch is read ahead while this one is used. An epoch that is broken off has no end.
+
+    Raises:
+        PipelineError: options for what is no dataset, and can only be iterated.
 
     >>> def squares():
     ...     for number in range(3):
@@ -231,8 +247,13 @@ def items(data: Any) -> Pipeline[Any]:
     if _is_dataset(data):
         from asyncfeed.bridges.pydataset import pydataset  # noqa: PLC0415 - who has no dataset can do without
 
-        return pydataset(data)
-    return Pipeline(Items(data))
+        return pydataset(
+            data,
+            concurrency="auto" if concurrency is None else concurrency,
+            on_error=on_error,
+            skip_limit=skip_limit,
+        )
+    return Pipeline(Items(data, concurrency, on_error, skip_limit))
 
 
 # -- arrays
@@ -243,10 +264,12 @@ class Arrays(Source):
     """Rows of arrays of the same length."""
 
     tree: Any
+    concurrency: Concurrency = "auto"
 
     method: ClassVar[str] = "arrays"
 
     def __post_init__(self) -> None:
+        check_policy(self.method, self.concurrency, "raise", None)
         leaves, spec = flatten(self.tree)
         if not leaves:
             raise PipelineError("arrays: give at least one array")
@@ -259,26 +282,29 @@ class Arrays(Source):
                 raise PipelineError(f"arrays: {where} has {len(leaf)} rows, but {first} has {len(leaves[0])}")
 
     def indexed(self) -> Indexed:
-        """Return the rows by number, as views."""
-        leaves, spec = flatten(self.tree)
-        first = leaves[0]
+        """Return the rows by number: views of arrays in memory, copies of what must be read."""
+        given, spec = flatten(self.tree)
+        leaves: list[Any] = [Mapped(leaf) if is_mapped(leaf) else leaf for leaf in given]
+        first, count = leaves[0], len(given[0])
+        reading = None if all(isinstance(leaf, np.ndarray) for leaf in leaves) else Reading(self.concurrency)
         if spec.is_leaf():
-            return Numbered(len(first), lambda places: [first[place] for place in places])
-        if type(self.tree) is tuple and spec.num_leaves == spec.num_children:
-            return Numbered(
-                len(first),
-                lambda places: list(zip(*([leaf[place] for place in places] for leaf in leaves), strict=True)),
-            )
-        return Numbered(
-            len(first), lambda places: [unflatten(spec, [leaf[place] for leaf in leaves]) for place in places]
-        )
+            return Numbered(count, lambda places: [first[place] for place in places], on_thread=reading)
+
+        def fetch(places: Sequence[int]) -> list[Any]:
+            return list(zip(*[[leaf[place] for place in places] for leaf in leaves], strict=True))
+
+        def fetch_tree(places: Sequence[int]) -> list[Any]:
+            return [unflatten(spec, [leaf[place] for leaf in leaves]) for place in places]
+
+        flat = type(self.tree) is tuple and spec.num_leaves == spec.num_children
+        return Numbered(count, fetch if flat else fetch_tree, on_thread=reading)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Arrays):
             return NotImplemented
         mine, spec = flatten(self.tree)
         theirs, other_spec = flatten(other.tree)
-        return spec == other_spec and all(
+        return (self.concurrency, spec) == (other.concurrency, other_spec) and all(
             one is another or (one.dtype == another.dtype and np.array_equal(one, another))
             for one, another in zip(mine, theirs, strict=True)
         )
@@ -290,7 +316,10 @@ class Arrays(Source):
         """Return the call, with shapes for the arrays."""
         leaves, spec = flatten(self.tree)
         shapes = unflatten(spec, [_Shape(leaf) for leaf in leaves])
-        return f"arrays({', '.join(map(repr, shapes)) if type(self.tree) is tuple else repr(shapes)})"
+        words = list(map(repr, shapes)) if type(self.tree) is tuple else [repr(shapes)]
+        if self.concurrency != "auto":
+            words.append(f"concurrency={self.concurrency}")
+        return f"arrays({', '.join(words)})"
 
 
 class _Shape:
@@ -303,15 +332,17 @@ class _Shape:
         return self._text
 
 
-def arrays(*trees: Any) -> Pipeline[Any]:
-    """Feed the rows of arrays that are in memory: one array or tree of arrays, or several as a tuple.
+def arrays(*trees: Any, concurrency: Concurrency = "auto") -> Pipeline[Any]:
+    """Feed the rows of arrays: one array or tree of arrays, or several as a tuple.
 
-    Samples are views of axis 0 in the structure given; nothing is copied before `batch`.
+    Samples are rows of axis 0 in the structure given. Rows of numpy arrays in memory are views: nothing is copied
+    before `batch`. Anything else that has a shape and `[number]` (memory-mapped files, HDF5, zarr) is read on
+    threads, `concurrency` rows at a time, in order: "auto" finds how many, 1 is for what threads must not share.
 
     >>> list(arrays(np.arange(3), np.array([True, False, True])).map(lambda row: int(row[0]) * bool(row[1])))
     [0, 0, 2]
     """
-    return Pipeline(Arrays(trees[0] if len(trees) == 1 else trees))
+    return Pipeline(Arrays(trees[0] if len(trees) == 1 else trees, concurrency))
 
 
 # -- tables

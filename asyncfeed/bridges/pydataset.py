@@ -20,10 +20,12 @@ from typing import Any, ClassVar
 
 from asyncfeed.errors import PipelineError
 from asyncfeed.pipeline import Pipeline
-from asyncfeed.sources import KERAS, Numbered
-from asyncfeed.stages.base import Concurrency, Indexed, Node, Source, Work
+from asyncfeed.sources import KERAS
+from asyncfeed.stages.base import Concurrency, Indexed, Node, OnError, Reading, Source, Work
 from asyncfeed.stages.flat_map import FlatMap
 from asyncfeed.stages.map import Map
+from asyncfeed.stages.numbered import Numbered
+from asyncfeed.stages.policy import check_policy
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.shuffle import Shuffle
 from asyncfeed.stages.take import Skip, Take
@@ -31,7 +33,13 @@ from asyncfeed.stages.take import Skip, Take
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 
 
-def pydataset(dataset: Any, *, concurrency: Concurrency = "auto") -> Pipeline[Any]:
+def pydataset(
+    dataset: Any,
+    *,
+    concurrency: Concurrency = "auto",
+    on_error: OnError = "raise",
+    skip_limit: float | None = None,
+) -> Pipeline[Any]:
     """Feed the batches of a dataset as `items(dataset)` does, with a say in how many are read at a time.
 
     `items` knows a `keras.utils.PyDataset` or `Sequence`, and what has an `on_epoch_end`; this takes anything with
@@ -39,7 +47,7 @@ def pydataset(dataset: Any, *, concurrency: Concurrency = "auto") -> Pipeline[An
     see `items`. An epoch between hooks is a run within the run, with the default `memory_limit`.
 
     Raises:
-        PipelineError: its length is no number.
+        PipelineError: its length is no number, or it has hooks and is to leave out batches that fail.
 
     >>> class Squares:
     ...     num_batches = 3
@@ -48,7 +56,13 @@ def pydataset(dataset: Any, *, concurrency: Concurrency = "auto") -> Pipeline[An
     >>> list(pydataset(Squares(), concurrency=1).repeat(2))
     [0, 1, 4, 0, 1, 4]
     """
-    return Batches(dataset, numbers_of(dataset), concurrency)
+    check_policy("items", concurrency, on_error, skip_limit)
+    if on_error == "skip" and _has_hooks(dataset):
+        raise PipelineError(
+            f"items: an epoch between the hooks of {type(dataset).__name__} is a run of its own, and nobody would "
+            "see what it skips; leave out on_error, and catch the error in [number]"
+        )
+    return Batches(dataset, numbers_of(dataset), Reading(concurrency, on_error, skip_limit))
 
 
 def numbers_of(dataset: Any) -> Pipeline[int]:
@@ -80,37 +94,39 @@ def has_own(dataset: Any, hook: str) -> bool:
     return method is not None and getattr(method, "__module__", "").partition(".")[0] not in KERAS
 
 
+def _has_hooks(dataset: Any) -> bool:
+    return any(map(partial(has_own, dataset), HOOKS))
+
+
 class Batches(Pipeline[Any]):
     """The batches of a dataset; a stage that follows and asks for their order goes before what reads them."""
 
-    __slots__ = ("_concurrency", "_dataset", "_numbers")
+    __slots__ = ("_dataset", "_numbers", "_reading")
 
     _dataset: Any
     _numbers: Pipeline[int]
-    _concurrency: Concurrency
+    _reading: Reading
 
-    def __init__(self, dataset: Any, numbers: Pipeline[int], concurrency: Concurrency) -> None:
-        read: Node
-        if any(map(partial(has_own, dataset), HOOKS)):
-            read = ReadEpochs(dataset, numbers.stages, concurrency)
-            super().__init__(EpochNumbers(dataset), (read,))
+    def __init__(self, dataset: Any, numbers: Pipeline[int], reading: Reading) -> None:
+        if _has_hooks(dataset):
+            super().__init__(EpochNumbers(dataset), (ReadEpochs(dataset, numbers.stages, reading),))
         else:
-            read = Read(dataset, concurrency)
-            super().__init__(numbers.source, (*numbers.stages, read))
-        read.steps()  # raises here where the concurrency is none
+            super().__init__(numbers.source, (*numbers.stages, Read(dataset, reading)))
         object.__setattr__(self, "_dataset", dataset)
         object.__setattr__(self, "_numbers", numbers)
-        object.__setattr__(self, "_concurrency", concurrency)
+        object.__setattr__(self, "_reading", reading)
 
     def _then(self, node: Node) -> Pipeline[Any]:
         between_hooks = isinstance(self.source, EpochNumbers)
-        if isinstance(node, Shuffle | Take | Skip) or (isinstance(node, Repeat) and not between_hooks):
+        # Where batches are left out, `take` and `skip` count those that are not.
+        counts = isinstance(node, Take | Skip) and self._reading.on_error == "raise"
+        if counts or isinstance(node, Shuffle) or (isinstance(node, Repeat) and not between_hooks):
             numbers = self._numbers._then(node)  # noqa: SLF001 - a pipeline's, as this one is
-            return Batches(self._dataset, numbers, self._concurrency)
+            return Batches(self._dataset, numbers, self._reading)
         return super()._then(node)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batches, (self._dataset, self._numbers, self._concurrency)
+        return Batches, (self._dataset, self._numbers, self._reading)
 
 
 # -- the numbers
@@ -156,7 +172,7 @@ class EpochNumbers(Source):
 
 
 class _EpochNumber:
-    on_thread = False
+    on_thread = None
 
     def __len__(self) -> int:
         return 1
@@ -182,22 +198,28 @@ class Read(Node):
     """Puts the batches in the place of their numbers."""
 
     dataset: Any
-    concurrency: Concurrency
+    reading: Reading
 
     method: ClassVar[str] = "read"
 
     def steps(self) -> Sequence[Work]:
         """One call of the dataset per batch."""
-        return Map(self.dataset.__getitem__, concurrency=self.concurrency).steps()
+        return self._map().steps()
+
+    def _map(self) -> Map:
+        how = self.reading
+        return Map(
+            self.dataset.__getitem__, concurrency=how.concurrency, on_error=how.on_error, skip_limit=how.skip_limit
+        )
 
     @property
     def one_to_one(self) -> bool:
-        """No batch can be left out or overtaken."""
-        return True
+        """Whether no batch can be left out."""
+        return self._map().one_to_one
 
-    def length(self, upstream: int) -> int:
-        """As many as there are numbers."""
-        return upstream
+    def length(self, upstream: int) -> int | None:
+        """As many as there are numbers, unless some may be skipped."""
+        return self._map().length(upstream)
 
     def __str__(self) -> str:
         """Return a call, as that of a stage."""
@@ -210,13 +232,12 @@ class ReadEpochs(Node):
 
     dataset: Any
     order: tuple[Node, ...]
-    concurrency: Concurrency
+    reading: Reading
 
     method: ClassVar[str] = "read"
 
     def steps(self) -> Sequence[Work]:
         """One epoch at a time."""
-        Read(self.dataset, self.concurrency).steps()
         return FlatMap(self.batches, concurrency=1).steps()
 
     def batches(self, epoch: int) -> Iterator[Any]:
@@ -225,7 +246,7 @@ class ReadEpochs(Node):
         if hasattr(dataset, "on_epoch_begin"):
             dataset.on_epoch_begin()
         numbers = numbers_of(dataset)
-        one: Pipeline[Any] = Pipeline(numbers.source, (*self.order, Read(dataset, self.concurrency)))
+        one: Pipeline[Any] = Pipeline(numbers.source, (*self.order, Read(dataset, self.reading)))
         with one.open(epoch=epoch) as feed:
             yield from feed
         if hasattr(dataset, "on_epoch_end"):

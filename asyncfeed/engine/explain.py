@@ -7,6 +7,7 @@ from asyncfeed.engine.plan import Description, arrange, prefetched
 from asyncfeed.engine.work_async import AsyncWork
 from asyncfeed.engine.work_threads import ThreadWork
 from asyncfeed.stages.base import Algorithm, Work, fold
+from asyncfeed.stages.fetch import Fetch
 
 WHERE = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
 
@@ -19,7 +20,11 @@ def explain(description: Description, memory_limit: int) -> str:
     if indexed is not None:
         folded = len(arranged) - len(rest)
         names = [str(description.source), *map(str, arranged[:folded])]
-        lines.append((".".join(names), f"{len(indexed):,} items by number" + _thread(indexed.on_thread)))
+        how = f"{len(indexed):,} items by number"
+        if indexed.on_thread is not None:
+            (read,) = Fetch(indexed, indexed.on_thread, "").steps()
+            how += f", read by {_step(read)}"
+        lines.append((".".join(names), how))
     elif description.source.inputs:
         lines.append((str(description.source), "the inputs run at the same time and share the memory limit"))
     else:
@@ -33,10 +38,6 @@ def explain(description: Description, memory_limit: int) -> str:
     width = max(len(name) for name, _ in lines)
     text = "\n".join(f"{name:<{width}}  {how}" for name, how in lines)
     return f"{text}\nmemory: at most {memory_limit:,} bytes in flight, for all of it together"
-
-
-def _thread(on_thread: bool) -> str:
-    return ", fetched on a thread" if on_thread else ""
 
 
 def _step(step: Algorithm | Work) -> str:

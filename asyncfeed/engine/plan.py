@@ -24,6 +24,7 @@ from asyncfeed.engine.work_async import AsyncWork
 from asyncfeed.engine.work_threads import ThreadWork
 from asyncfeed.stages.base import Algorithm, Node, Source, Work, fold
 from asyncfeed.stages.batch import Batch
+from asyncfeed.stages.fetch import Fetch, Places
 from asyncfeed.stages.load import Load
 from asyncfeed.stages.merge import Concat, Zip
 from asyncfeed.stages.prefetch import Prefetch
@@ -115,6 +116,9 @@ class _Compiler:
         stages = list(rest)
         if trailing and stages and isinstance(stages[-1], Prefetch):
             stages.pop()  # the outlet's own bound
+        if indexed is not None and indexed.on_thread is not None:
+            stages = Fetch(indexed, indexed.on_thread, str(description.source)).put(stages)
+            indexed = Places(indexed)
         own = [node.count for node in stages if isinstance(node, Repeat)]
         repeats = (*own, *outer)
         levels = len(repeats)

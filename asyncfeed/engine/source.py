@@ -15,13 +15,12 @@ from typing import Any
 
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.closing import Iterating, IteratingAsync, complain
-from asyncfeed.engine.hop import HOP_BYTES, HOP_SECONDS
 from asyncfeed.engine.origin import Origin, from_outside, heed_cancel
 from asyncfeed.engine.step import Gate, Marks, Means, Step
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.base import END, Indexed, Span
-from asyncfeed.trees import size_of, total_size
+from asyncfeed.trees import size_of
 
 FIRST, AT_ONCE = 32, 512
 """How many items go on their way together where they need only be picked: few at first, so that something comes
@@ -135,7 +134,6 @@ class IndexedSource(SourceStep):
     def __init__(self, indexed: Indexed, *args: Any) -> None:
         super().__init__(*args)
         self._indexed = indexed
-        self._group = Group()
         self._span = FIRST
 
     async def _pass(self) -> list[Any]:
@@ -144,8 +142,6 @@ class IndexedSource(SourceStep):
         # Numbered by the size, whatever an earlier epoch skipped, so that a division finds the epoch.
         self._drawn = epoch * count
         pick = self._indexed.pick
-        if self._indexed.on_thread:
-            return await self._pass_on_thread(epoch, count)
         place = 0
         while count - place > self._span:
             if self._unwanted():
@@ -154,40 +150,6 @@ class IndexedSource(SourceStep):
             place += self._span
             self._span = min(2 * self._span, AT_ONCE)
         return pick(epoch, range(place, count)) if count and not self._unwanted() else []
-
-    async def _pass_on_thread(self, epoch: int, count: int) -> list[Any]:
-        budget, group = self.means.budget, self._group
-        place = 0
-        while place < count and not self._unwanted():
-            places = range(place, min(count, place + group.size))
-            predicted = group.weigh(len(places))
-            await budget.admit(predicted, self.depth, self.clear_ahead)
-            started = self.means.loop.time()
-            items = await self.means.threads.run(self.name, self._indexed.pick, epoch, places)
-            nbytes = total_size(items)
-            budget.charge(nbytes - predicted)
-            group.learn(len(items), nbytes, self.means.loop.time() - started)
-            await self._emit(items, nbytes)
-            place = places.stop
-        return []
-
-
-class Group:
-    """How many items of a source to fetch with one thread hop: about 2 ms or 1 MB."""
-
-    def __init__(self) -> None:
-        self.size = 1
-        self._weight = 0
-
-    def weigh(self, count: int) -> int:
-        """Return what so many items will weigh."""
-        return self._weight * count
-
-    def learn(self, count: int, nbytes: int, seconds: float) -> None:
-        """Take note of what a hop brought, and how long it took."""
-        self._weight = max(nbytes // count, self._weight * 7 // 8)
-        worth = min(HOP_SECONDS * count / max(seconds, 1e-9), HOP_BYTES / max(1, self._weight))
-        self.size = max(1, min(int(worth), 2 * self.size, SPAN))
 
 
 class IterableSource(SourceStep):

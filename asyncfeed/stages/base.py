@@ -28,6 +28,10 @@ END = sys.maxsize
 """The `mark` of the last span of a stream: every stage flushes at it."""
 
 
+Concurrency = int | Literal["auto"]
+OnError = Literal["raise", "skip"]
+
+
 class Span:
     """A run of items that moves through the pipeline together, with what happens after them.
 
@@ -103,15 +107,27 @@ class Algorithm:
         """Go on from what `state` returned."""
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How the items of a source are read if `pick` calls the user's code: as the options of `map` say."""
+
+    concurrency: Concurrency = "auto"
+    on_error: OnError = "raise"
+    skip_limit: float | None = None
+
+
 class Indexed(Protocol):
     """Items that can be reached by number: what a sized source and the stages that rearrange it amount to.
 
     `pick(epoch, places)` returns the items at these places of the given epoch, in this order; a run of places
-    that follow each other comes as a `range`. It must not block; where it runs user code, `on_thread` is true
-    and the engine calls it on a thread.
+    that follow each other comes as a `range`. It must not block. If it calls the user's code, `on_thread` says
+    how: the engine then calls `pick` on threads, for one place at a time (see `stages/fetch.py`).
     """
 
-    on_thread: bool
+    @property
+    def on_thread(self) -> Reading | None:
+        """How the user's code is called, if picking calls it."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -140,10 +156,6 @@ class Place(Protocol):
     def name(self, member: int | None = None) -> str:
         """Return what the item is called or, for a batch, what its `member` is called."""
         ...
-
-
-Concurrency = int | Literal["auto"]
-OnError = Literal["raise", "skip"]
 
 
 class MemberError(Exception):
@@ -303,6 +315,11 @@ def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tupl
             return indexed, stages[place:]
         indexed = rearranged
     return indexed, ()
+
+
+def leaves_out(indexed: Indexed) -> bool:
+    """Return whether items that cannot be read are left out, so that a place is not the number of an item."""
+    return indexed.on_thread is not None and indexed.on_thread.on_error == "skip"
 
 
 def usable_cores() -> int:

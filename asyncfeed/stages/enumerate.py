@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count
+from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count, leaves_out
 from asyncfeed.stages.places import shift
 
 LEAST = -(2**63)
@@ -24,8 +24,10 @@ class Enumerate(Node):
     def __post_init__(self) -> None:
         check_count("enumerate", "start", self.start, LEAST)
 
-    def index(self, upstream: Indexed) -> Indexed:
-        """Return the items with their places."""
+    def index(self, upstream: Indexed) -> Indexed | None:
+        """Return the items with their places; None if some may be left out, which only a stream can count."""
+        if leaves_out(upstream):
+            return None
         return Numbered(upstream, self.start)
 
     def steps(self) -> Sequence[Step]:

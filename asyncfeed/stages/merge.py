@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Indexed, Source
+from asyncfeed.stages.base import Indexed, Reading, Source, leaves_out
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,17 @@ class Zip(Source):
 
     def __post_init__(self) -> None:
         _check("zip", self.pipelines)
-        sizes = [pipeline.size() for pipeline in self.pipelines]
+        inputs = [pipeline.indexed() for pipeline in self.pipelines]
+        readings = [each.on_thread for each in inputs if each is not None and each.on_thread is not None]
+        if len({(each.on_error, each.skip_limit) for each in readings}) > 1:
+            raise PipelineError(
+                "zip: a tuple is left out as a whole, so all inputs that are read by number must have the same "
+                "on_error and skip_limit"
+            )
+        sizes = [
+            pipeline.size() if indexed is None else len(indexed)
+            for pipeline, indexed in zip(self.pipelines, inputs, strict=True)
+        ]
         if self.strict and len({size for size in sizes if size is not None}) > 1:
             raise PipelineError(
                 f"zip: the inputs have {', '.join(map(str, sizes))} items; "
@@ -56,14 +66,14 @@ class Zipped:
 
     def __init__(self, inputs: Sequence[Indexed]) -> None:
         self._inputs = inputs
-        self.on_thread = any(each.on_thread for each in inputs)
+        self.on_thread = _together(inputs)
 
     def __len__(self) -> int:
         return min(map(len, self._inputs))
 
     def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
         """Return the tuples at these places."""
-        return list(zip(*(each.pick(epoch, places) for each in self._inputs), strict=True))
+        return list(zip(*[each.pick(epoch, places) for each in self._inputs], strict=True))
 
     def key(self, epoch: int, place: int) -> str:
         """Return what the items of the tuple are called."""
@@ -94,7 +104,11 @@ class Concat(Source):
     def indexed(self) -> Indexed | None:
         """Return the items by number, where all inputs can be reached by number."""
         inputs = [pipeline.indexed() for pipeline in self.pipelines]
-        return None if None in inputs else Concatenated(inputs)
+        if None in inputs:
+            return None
+        # The `skip_limit` of an input counts the items of that input, not of the others.
+        shared = any(map(leaves_out, inputs)) and sum(each.on_thread is not None for each in inputs) > 1
+        return None if shared else Concatenated(inputs)
 
     def __str__(self) -> str:
         """Return the call that makes this source."""
@@ -107,7 +121,7 @@ class Concatenated:
     def __init__(self, inputs: Sequence[Indexed]) -> None:
         self._inputs = inputs
         self._ends = list(accumulate(map(len, inputs)))
-        self.on_thread = any(each.on_thread for each in inputs)
+        self.on_thread = _together(inputs)
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -138,6 +152,15 @@ class Concatenated:
         """Return what the item at this place is called."""
         which, offset = self._find(place)
         return self._inputs[which].key(epoch, offset)
+
+
+def _together(inputs: Sequence[Indexed]) -> Reading | None:
+    """Return how the items of several inputs are read: as few at a time as any of them allows."""
+    readings = [each.on_thread for each in inputs if each.on_thread is not None]
+    if not readings:
+        return None
+    limits = [each.concurrency for each in readings if each.concurrency != "auto"]
+    return replace(readings[0], concurrency=min(limits, default="auto"))
 
 
 def _check(stage: str, pipelines: tuple[Any, ...]) -> None:

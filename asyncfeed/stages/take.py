@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count
+from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count, leaves_out
 from asyncfeed.stages.places import shift
 
 
@@ -22,8 +22,10 @@ class Take(Node):
     def __post_init__(self) -> None:
         check_count("take", "count", self.count, 0)
 
-    def index(self, upstream: Indexed) -> Indexed:
-        """Return the first items of upstream."""
+    def index(self, upstream: Indexed) -> Indexed | None:
+        """Return the first items of upstream; None if some may be left out, which only a stream can count."""
+        if leaves_out(upstream):
+            return None
         return Slice(upstream, 0, self.length(len(upstream)))
 
     def steps(self) -> Sequence[Step]:
@@ -47,8 +49,10 @@ class Skip(Node):
     def __post_init__(self) -> None:
         check_count("skip", "count", self.count, 0)
 
-    def index(self, upstream: Indexed) -> Indexed:
-        """Return upstream from item `count` on."""
+    def index(self, upstream: Indexed) -> Indexed | None:
+        """Return upstream from item `count` on; None if some may be left out."""
+        if leaves_out(upstream):
+            return None
         return Slice(upstream, self.count, self.length(len(upstream)))
 
     def steps(self) -> Sequence[Step]:

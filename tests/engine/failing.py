@@ -129,6 +129,23 @@ class Sequence:
         return self._fn(place)
 
 
+class LazyArray(Sequence):
+    """The same with what makes it an array, as a file that holds one has."""
+
+    shape = (COUNT,)
+    dtype = np.dtype(np.int64)
+
+
+class KerasDataset(Sequence):
+    """The same with what makes it a dataset of Keras."""
+
+    def on_epoch_end(self) -> None:
+        """Do nothing, as Keras' own."""
+
+
+KerasDataset.on_epoch_end.__module__ = "keras"
+
+
 def flat(error: Callable[[], BaseException]) -> Callable[[int], list[int]]:
     def fn(x: int) -> list[int]:
         return [raises(error)(x), x]
@@ -180,7 +197,45 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
     file = (f"{folder}/{BAD:02}.bin", BAD)
     twice = [x for x in before for _ in range(2)]
     ragged = [np.zeros(2 if x == BAD else 1) for x in range(COUNT)]
+    dataset = Sequence(error)
+    shuffled = list(numbers.shuffle(seed=7))
+    place = shuffled.index(BAD)
     return {
+        "sequence": Kind(lambda k: af.items(dataset, concurrency=k), before, "items(", *here),
+        "shuffled sequence": Kind(
+            lambda k: af.items(dataset, concurrency=k).shuffle(seed=7), shuffled[:place], "items(", here[0], place
+        ),
+        "sequence through a buffer": Kind(
+            lambda k: af.items(dataset, concurrency=k).shuffle(buffer=1), before, "items(", *here
+        ),
+        "rearranged sequence": Kind(
+            lambda k: af.items(dataset, concurrency=k).skip(2).take(30).enumerate().repeat(2).take(40),
+            [(x - 2, x) for x in before[2:]], "items(", here[0], BAD - 2,
+        ),
+        "repeated sequence": Kind(
+            lambda k: af.items(dataset, concurrency=k).map(lambda x: x, concurrency=k).repeat(), before, "items(",
+            *here,
+        ),
+        "zip of sequences": Kind(
+            lambda k: af.zip(numbers, af.items(dataset, concurrency=k)), [(x, x) for x in before], "zip(",
+            f"number {BAD}, number {BAD}", BAD,
+        ),
+        "concat of sequences": Kind(
+            lambda k: af.concat(af.items([-2, -1]), af.items(dataset, concurrency=k)), [-2, -1, *before], "concat(",
+            here[0], BAD + 2,
+        ),
+        "arrays": Kind(lambda k: af.arrays(LazyArray(error), concurrency=k), before, "arrays(", *here),
+        "arrays of several": Kind(
+            lambda k: af.arrays(np.arange(COUNT), LazyArray(error), concurrency=k), [(x, x) for x in before],
+            "arrays(", *here,
+        ),
+        "Keras dataset": Kind(
+            lambda k: af.items(KerasDataset(error), concurrency=k), before, "read(", f"batch {BAD}", BAD
+        ),
+        "bucket": Kind(
+            lambda k: numbers.bucket(boundaries=[100], size=1, length_of=raises(error)).map(len, concurrency=k),
+            [1] * BAD, "bucket(", *here,
+        ),
         "async map": Kind(lambda k: numbers.map(raises_later(error), concurrency=k), before, "map(", *here),
         "thread map": Kind(lambda k: numbers.map(raises(error), concurrency=k), before, "map(", *here),
         "unnamed map": Kind(lambda k: numbers.map(lambda x: raises(error)(x), concurrency=k), before, "map(", *here),

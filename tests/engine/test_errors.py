@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import importlib
+import pkgutil
 import threading
 import traceback
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +16,52 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
+from asyncfeed.stages.base import Node
 from asyncfeed.testing import run_virtual
 from tests.conftest import SEEDS, Run
 from tests.engine.failing import BAD, COUNT, Oops, draw, draw_on_thread, kinds, raises, raises_later
 
 KINDS = list(kinds(Path("/nowhere"), write=False))
 CONCURRENCY = ["auto", 1, 3, 64]
+
+
+def test_no_kind_is_left_out(tmp_path: Path) -> None:
+    """Each source and stage of the package is in a pipeline that fails, but for those that call no user code."""
+    for module in pkgutil.walk_packages([*af.__path__], "asyncfeed."):
+        if module.name.startswith(("asyncfeed.stages.", "asyncfeed.sources", "asyncfeed.bridges.pydataset")):
+            importlib.import_module(module.name)
+    failing: set[type[Node]] = set()
+    for case in kinds(tmp_path).values():
+        pipelines = [case.build(1)]
+        for pipeline in pipelines:
+            failing |= {type(pipeline.source), *map(type, pipeline.stages)}
+            pipelines.extend(pipeline.source.inputs)
+    pending, every = [Node], set()
+    while pending:
+        subclasses = pending.pop().__subclasses__()
+        every |= {each for each in subclasses if each.__module__.startswith("asyncfeed.")}
+        pending += subclasses
+    harmless = {"Source", "Table", "Pad", "Prefetch"}
+    of_the_engine = {"Fetch"}  # what is between a sequence and the first stage
+    a_run_in_the_run = {"EpochNumbers", "ReadEpochs"}  # of a dataset with hooks: see test_datasets
+    assert {each.__name__ for each in every - failing} == harmless | of_the_engine | a_run_in_the_run
+
+
+def test_nothing_that_can_fail_is_defined_for_nothing() -> None:
+    """Each function and class that `failing` offers is used there, or by a test."""
+    folder = Path(__file__).parent
+    names = {
+        node.name
+        for node in ast.parse((folder / "failing.py").read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    used = Counter(
+        node.id
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Name)
+    )
+    assert [name for name in names if not used[name]] == []
 
 
 # -- where in the order

@@ -39,7 +39,22 @@ def expands(*bad: int) -> Any:
     return fn
 
 
+class Lookup:
+    """A dataset whose `[number]` calls a function of the number."""
+
+    def __init__(self, count: int, fn: Any) -> None:
+        self._count = count
+        self._fn = fn
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Any:
+        return self._fn(number)
+
+
 STAGES = {
+    "items": lambda p, bad, **how: af.items(Lookup(len(p), fails_at(*bad)), **how),
     "map": lambda p, bad, **how: p.map(fails_at(*bad), **how),
     "async map": lambda p, bad, **how: p.map(fails_later_at(*bad), **how),
     "filter": lambda p, bad, **how: p.filter(lambda x: fails_at(*bad)(x) >= 0, **how),

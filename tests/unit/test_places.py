@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Algorithm, Node
+from asyncfeed.stages.base import Algorithm, Node, Reading
 from asyncfeed.stages.enumerate import Enumerate
 from asyncfeed.stages.places import join, shift
 from asyncfeed.stages.repeat import Repeat
@@ -21,7 +21,7 @@ from asyncfeed.stages.take import Skip, Take
 class Numbers:
     """An upstream whose item at place p of epoch e is `(e, p)`; it refuses places that it does not have."""
 
-    on_thread = True
+    on_thread = Reading()
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -80,7 +80,7 @@ def test_by_number_a_stage_is_what_it_is_for_a_list(node: Node, n: int, epoch: i
     assert indexed is not None
     whole = model(node, n, epoch)
     assert len(indexed) == len(whole) == node.length(n)
-    assert indexed.on_thread
+    assert indexed.on_thread == upstream.on_thread
     assert indexed.pick(epoch, range(len(whole))) == whole
     if whole:
         places = data.draw(st.lists(st.integers(0, len(whole) - 1)))

@@ -21,7 +21,7 @@ from asyncfeed.stages.shuffle import BLOCK, BufferShuffle, Permuted, Shuffle
 class Numbers:
     """An upstream whose item at place p of epoch e is `(e, p)`."""
 
-    on_thread = False
+    on_thread = None
 
     def __init__(self, n: int) -> None:
         self.n = n

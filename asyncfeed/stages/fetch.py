@@ -1,0 +1,83 @@
+"""Fetch: reading the items of a source whose `[number]` is the user's code.
+
+The source then sends the numbers of the places, and this stage puts the item in the place of each number. So the
+concurrency, the order, the memory limit, the failures and `on_error` are those of `map`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from asyncfeed.stages.base import Indexed, Node, Reading, Work
+from asyncfeed.stages.repeat import Repeat
+from asyncfeed.stages.shuffle import Shuffle
+from asyncfeed.stages.take import Skip, Take
+
+ORDERS = (Repeat, Shuffle, Skip, Take)
+"""Stages that only choose and order items: what they leave out need not be read, and what they hold is small."""
+
+
+class Places:
+    """The places of `upstream` by number, over all epochs: place p of epoch e is `e * n + p`."""
+
+    on_thread = None
+
+    def __init__(self, upstream: Indexed) -> None:
+        self._upstream = upstream
+
+    def __len__(self) -> int:
+        return len(self._upstream)
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[int]:
+        """Return the numbers of these places."""
+        before = epoch * len(self._upstream)
+        return [before + place for place in places]
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return what the item at this place is called."""
+        return self._upstream.key(epoch, place)
+
+
+@dataclass(frozen=True)
+class Fetch(Node):
+    """Puts the items of `upstream` in the place of the numbers that `Places` gives them."""
+
+    upstream: Indexed
+    reading: Reading
+    name: str
+
+    method: ClassVar[str] = "fetch"
+
+    def steps(self) -> Sequence[Work]:
+        """Return one call for each item."""
+        upstream, count, reading = self.upstream, len(self.upstream), self.reading
+
+        def fetch(number: int) -> object:
+            epoch, place = divmod(number, count)
+            # A range, which a shuffle looks up in a block of places that it keeps.
+            (item,) = upstream.pick(epoch, range(place, place + 1))
+            return item
+
+        return [
+            Work(
+                fetch,
+                "thread",
+                concurrency=reading.concurrency,
+                on_error=reading.on_error,
+                skip_limit=reading.skip_limit or 0,
+            )
+        ]
+
+    def put(self, stages: Sequence[Node]) -> list[Node]:
+        """Return the stages of a stream with this one among them: after those that only order the items."""
+        place = 0
+        if self.reading.on_error == "raise":  # or else they count only what could be read
+            while place < len(stages) and isinstance(stages[place], ORDERS):
+                place += 1
+        return [*stages[:place], self, *stages[place:]]
+
+    def __str__(self) -> str:
+        """Return the call that makes the source: errors name that."""
+        return self.name

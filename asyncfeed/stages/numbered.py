@@ -1,0 +1,93 @@
+"""Items by number: Python's sequences, datasets, and arrays in memory or in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+
+from asyncfeed.stages.base import Reading
+
+QUICK = frozenset({list.__getitem__, tuple.__getitem__, range.__getitem__})
+"""What `[number]` is in Python's own sequences: it never waits and never fails."""
+
+
+class Numbered:
+    """Items of a sequence by number; `fetch` gets many at once, `name` says what one is called."""
+
+    def __init__(
+        self,
+        length: int,
+        fetch: Callable[[Sequence[int]], list[Any]],
+        *,
+        on_thread: Reading | None = None,
+        name: Callable[[int], str] = "number {}".format,
+    ) -> None:
+        self.on_thread = on_thread
+        self._length = length
+        self._fetch = fetch
+        self._name = name
+
+    def __len__(self) -> int:
+        return self._length
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        """Return the items at these places."""
+        return self._fetch(places)
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return what the item at this place is called."""
+        return self._name(place)
+
+
+def length_of(data: object) -> int | None:
+    """Return the length of `data`; None if it has none. A `DataLoader` over a stream says so when it is asked."""
+    if isinstance(data, type) or not hasattr(data, "__len__"):
+        return None
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def is_sequence(data: object) -> bool:
+    """Return whether the items of `data` are reached by number."""
+    if not hasattr(data, "__getitem__") or isinstance(data, Mapping | AbstractSet | type):
+        return False
+    # Torch's IterableDataset has a `[number]` that raises, and may have a length.
+    streams = any(base.__name__ == "IterableDataset" for base in type(data).__mro__)
+    return not streams and length_of(data) is not None
+
+
+def pick_from(data: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    """Return the items of one of Python's sequences at these places."""
+    if isinstance(places, range) and places.step == 1:
+        return list(data[places.start : places.stop])
+    return [data[place] for place in places]
+
+
+class Mapped:
+    """An array in a mapped file: a row is read when it is asked for, not when somebody looks into it later."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __getitem__(self, place: int) -> Any:
+        row = self._array[place]
+        return np.array(row) if isinstance(row, np.ndarray) else row.copy()
+
+
+def is_mapped(array: Any) -> bool:
+    """Return whether this is an array in a mapped file, or a view of one.
+
+    >>> is_mapped(np.zeros(3)[1:])
+    False
+    """
+    while isinstance(array, np.ndarray | memoryview):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base if isinstance(array, np.ndarray) else array.obj
+    return isinstance(array, mmap)
