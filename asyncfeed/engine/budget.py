@@ -1,4 +1,23 @@
-"""The byte budget of a run: what everything in flight may hold together."""
+"""The byte budget of a run: what everything in flight may hold together.
+
+Who is admitted. An item that fits is admitted, the deepest first. The item that is *next* is admitted whatever the
+limit says, or bytes spent on later items would lock out the one that frees them. An item is next if
+
+1. nothing is on the way between its step and the consumer (`Step.clear_ahead`): no span is queued, and no step
+   there holds an item; and
+2. its step has nothing to send and calls nothing that could come out before it. For a step that keeps the order
+   this is the item at the front. For any other it is the first that waits, once every item that was taken waits,
+   too. Items behind the end of an epoch or behind a failure do not count: they cannot come out yet.
+
+So while the consumer waits, somebody works. Proof: look at the last step that holds an item. What it can send
+goes out, as nothing is ahead. Otherwise each item that must come out first is being worked on or waits for memory,
+and if all of them wait, one is next. None is left without a worker: workers take items in the order of the stream,
+and a worker that gives items back takes them again before it rests. A step that holds no item is fed by the steps
+before it, for which the same holds. A merge that waits for one of its branches counts as holding no item.
+
+Every event that can make an item next calls `poke`: a span was sent, a step found nothing to send, bytes were
+freed, an item began to wait.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +31,15 @@ class _Waiter(NamedTuple):
     nbytes: int
     spare: int
     next_in_line: Callable[[], bool]
+    entered: Callable[[], None] | None
     admitted: asyncio.Future[None]
 
 
 class Budget:
     """Bytes in flight, bounded.
 
-    `admit` waits until there is room. It never waits for the item that the consumer needs next: a step whose
-    item has nothing before it on the way to the consumer (`next_in_line`) is let in whatever the budget says,
-    or bytes spent on later items would lock out the one that frees them. `charge` never waits: it corrects
-    an estimate, or releases.
+    `admit` waits until there is room, or until the item is next (see above). `charge` never waits: it corrects an
+    estimate, or releases.
     """
 
     def __init__(self, limit: int) -> None:
@@ -69,12 +87,25 @@ class Budget:
         self.charge(nbytes)
         return True
 
-    async def admit(self, nbytes: int, depth: int, next_in_line: Callable[[], bool], spare: int = 0) -> None:
-        """Charge `nbytes`, waiting for room; `depth` is the step's place, the consumer being deepest."""
+    async def admit(
+        self,
+        nbytes: int,
+        depth: int,
+        next_in_line: Callable[[], bool],
+        spare: int = 0,
+        entered: Callable[[], None] | None = None,
+    ) -> None:
+        """Charge `nbytes`, waiting for room; `depth` is the step's place, the consumer being deepest.
+
+        `entered` is called when the wait is over, before anyone else is let in: the task itself goes on later.
+        """
         self.charge(-self.freed())
         if self.fits(nbytes, depth, spare):
+            if entered is not None:
+                entered()
             return
-        waiter = _Waiter(depth, nbytes, spare, next_in_line, asyncio.get_running_loop().create_future())
+        admitted = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(depth, nbytes, spare, next_in_line, entered, admitted)
         # Deepest first, because only what reaches the consumer frees anything; then as they came.
         place = next((i for i, other in enumerate(self._waiters) if other.depth < depth), len(self._waiters))
         self._waiters.insert(place, waiter)
@@ -94,6 +125,8 @@ class Budget:
             waiter = self._waiters.pop(place)
             if not waiter.admitted.done():
                 self.charge(waiter.nbytes)
+                if waiter.entered is not None:
+                    waiter.entered()
                 waiter.admitted.set_result(None)
 
     def _first_admissible(self) -> int | None:

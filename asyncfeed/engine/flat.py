@@ -33,7 +33,9 @@ SLOTS = 64
 class Slot:
     """One item and its children; or, with no item, what comes after the items before it."""
 
-    __slots__ = ("charged", "children", "done", "failure", "gate", "item", "mark", "nbytes", "ordinal", "sent")
+    __slots__ = (
+        "active", "charged", "children", "done", "failure", "gate", "item", "mark", "nbytes", "ordinal", "sent",
+    )  # fmt: skip
 
     def __init__(self, item: Any, ordinal: Any, charged: int) -> None:
         self.item = item
@@ -42,6 +44,8 @@ class Slot:
         self.children: list[Any] = []
         self.nbytes = 0
         self.sent = 0
+        self.active = False
+        """Whether a worker is at it, and does not wait for memory."""
         self.done = False
         self.failure: Failure | None = None
         self.mark = NO_MARK
@@ -129,6 +133,7 @@ class FlatStep(Step):
                 await crew.rest()
                 continue
             slot = self._untaken.popleft()
+            slot.active = True
             if self._untaken and crew.short_handed:
                 crew.hire()
             try:
@@ -141,7 +146,7 @@ class FlatStep(Step):
                     return
                 slot.failure = self._origin.failure(error, self.name, slot.ordinal, slot.item)
             slot.item = None
-            slot.done = True
+            slot.done, slot.active = True, False
             if self._weight is None:
                 self._weigh(0, 1)
             self.means.budget.charge(-slot.charged)
@@ -177,10 +182,13 @@ class FlatStep(Step):
             predicted = await self._admit(slot, 1)
             try:
                 child = await anext(iterator)
+                heed_cancel()
             except StopAsyncIteration:
                 self.means.budget.charge(-predicted)
                 return
-            heed_cancel()
+            except BaseException:
+                self.means.budget.charge(-predicted)
+                raise
             await self._gather(slot, [child], predicted)
             del child
 
@@ -191,7 +199,11 @@ class FlatStep(Step):
             while not drawing.ended:
                 size = max(1, min(size, HOP_BYTES // max(1, self._weight or HOP_BYTES)))
                 predicted = await self._admit(slot, size)
-                children, seconds = await self.means.threads.run(self.name, drawing.draw, size)
+                try:
+                    children, seconds = await self.means.threads.run(self.name, drawing.draw, size)
+                except BaseException:
+                    self.means.budget.charge(-predicted)
+                    raise
                 worth = int(HOP_SECONDS * max(1, len(children)) / max(seconds, 1e-9))
                 size = max(1, min(worth, 2 * size, SPAN))
                 await self._gather(slot, children, predicted)
@@ -208,7 +220,12 @@ class FlatStep(Step):
         # The others leave room for one element of the first, which is the one that is needed next.
         spare = 0 if first else self._weight or 0
         if not budget.fits(predicted, self.depth, spare):
-            await budget.admit(predicted, self.depth, lambda: self._is_next(slot), spare)
+            slot.active = False
+
+            def entered() -> None:
+                slot.active = True
+
+            await budget.admit(predicted, self.depth, lambda: self._is_next(slot), spare, entered)
         return predicted
 
     def _weigh(self, nbytes: int, count: int) -> None:
@@ -235,12 +252,18 @@ class FlatStep(Step):
             await slot.gate.wait()
 
     def _is_next(self, slot: Slot) -> bool:
-        """Return whether the consumer waits for this item's next child before all others."""
-        if self.sending or slot.children or not self.clear_ahead():
+        """Return whether the consumer waits for this item's next child before all others: see `budget`."""
+        if self.sending or not self.clear_ahead():
             return False
-        if self._work.ordered:
-            return bool(self._slots) and self._slots[0] is slot
-        return not any(each.children for each in self._slots)
+        reach = list(self._reach())
+        return slot in reach and not any(each.children or each.active for each in reach)
+
+    def _reach(self) -> Iterator[Slot]:
+        """Go through the items whose children may be sent now."""
+        for slot in self._slots:
+            yield slot
+            if self._work.ordered or slot.mark != NO_MARK or slot.failure is not None:
+                return
 
     async def _send(self) -> None:
         await self.out.start()
@@ -258,11 +281,9 @@ class FlatStep(Step):
         """Take the children that can be sent on now; None where there are none yet."""
         if not self._slots:
             return None
-        for slot in self._slots:
+        for slot in self._reach():
             if slot.children:
                 return self._take(slot)
-            if self._work.ordered or slot.mark != NO_MARK or slot.failure is not None:
-                break
         slot = self._slots[0]
         if not slot.done:
             return None

@@ -212,10 +212,13 @@ class IterableSource(SourceStep):
                 await budget.admit(predicted, self.depth, self.clear_ahead)
             try:
                 item = await anext(iterator)
+                heed_cancel()
             except StopAsyncIteration:
                 budget.charge(-predicted)
                 return
-            heed_cancel()
+            except BaseException:
+                budget.charge(-predicted)
+                raise
             nbytes = size_of(item)
             budget.charge(nbytes - predicted)
             predicted = nbytes

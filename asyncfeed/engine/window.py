@@ -30,7 +30,7 @@ class Entry:
 
     __slots__ = (
         "awaited", "big", "charged", "costs", "failure", "items", "mark", "order", "ordinals", "out", "sent",
-        "share", "special", "taken", "untaken", "weight",
+        "share", "special", "taken", "untaken", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, span: Span, *, ordered: bool) -> None:
@@ -51,6 +51,8 @@ class Entry:
         self.untaken = enumerate(span.items)
         """What workers take from, each item once; `taken` counts along where somebody needs to know."""
         self.taken = 0
+        self.waiting = 0
+        """How many taken items wait for memory."""
         self.weight: int | None = None
         """What the results will weigh together; None where they are weighed one by one."""
         self.sent = 0
@@ -100,8 +102,6 @@ class Window:
         self.entries: deque[Entry] = deque()
         self.held = 0
         """How many items were taken in and not sent on."""
-        self.waiting = 0
-        """How many taken items wait for memory."""
         self._work = work
         self._means = means
         self._passed = Marks(step.levels)
@@ -118,10 +118,17 @@ class Window:
         return charged
 
     def is_next(self, entry: Entry, place: int) -> bool:
-        """Return whether nothing in the window can be sent before this item is there."""
+        """Return whether nothing in the window can be sent before this item is there: see `budget`."""
         if entry.order is None:
             return bool(self.entries) and self.entries[0] is entry and entry.sent == place
-        return sum(each.taken - len(each.order or ()) for each in self.entries) <= self.waiting
+        for each in self.entries:
+            if each.taken - each.waiting > each.sent:
+                return False  # one is being worked on, or there to be sent
+            if each is entry:
+                return True
+            if each.mark != NO_MARK or each.failure is not None:
+                return False  # nothing overtakes the end of an epoch
+        return False
 
     def keep(self, entry: Entry, item: Any, result: object) -> Any:
         """Return the item where a filter's result is true."""

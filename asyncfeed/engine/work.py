@@ -164,11 +164,12 @@ class WorkStep(Step):
         self._probing = weights.unknown
         predicted = int(weight * weights.ratio)
         if not budget.fits(predicted, self.depth):
-            self._window.waiting += count
-            try:
-                await budget.admit(predicted, self.depth, lambda: self._is_next(entry, place))
-            finally:
-                self._window.waiting -= count
+            entry.waiting += count
+
+            def entered() -> None:
+                entry.waiting -= count
+
+            await budget.admit(predicted, self.depth, lambda: self._is_next(entry, place), entered=entered)
         entry.charged += predicted
         return predicted
 

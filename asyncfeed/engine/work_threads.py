@@ -89,7 +89,9 @@ class ThreadWork(WorkStep):
         crew, hops = self._crew, self._hops
         crew.arrived()
         while True:
-            taken = None if crew.working > crew.room else self._take()
+            # Who gives items back takes them again before it rests: those who wait for memory may all be waiting
+            # for these.
+            taken = None if crew.working > crew.room and not self._left else self._take()
             if taken is None:
                 group = results = None
                 await crew.rest()

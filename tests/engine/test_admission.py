@@ -1,0 +1,278 @@
+"""Who may always be admitted to the memory budget: a search for a schedule under which nobody is.
+
+Any composition of stages, with weights, durations and limits drawn at random, on any schedule, comes to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import asyncfeed as af
+from asyncfeed.engine import channel, flat, hop, plan, source
+from asyncfeed.testing import run_virtual
+
+WEIGHTS = (0, 1, 100, 1000, 5000, 10_000, 30_000)
+EXAMPLES = int(os.environ.get("ASYNCFEED_EXAMPLES", "150"))
+
+
+class Heavy:
+    """A number that says how much it weighs."""
+
+    __slots__ = ("nbytes", "value")
+
+    def __init__(self, value: int, nbytes: int) -> None:
+        self.value = value
+        self.nbytes = nbytes
+
+
+@dataclass(frozen=True)
+class Made:
+    """The functions of one stage: what they return depends on the item alone."""
+
+    salt: int
+    weights: tuple[int, ...]
+    slow: float
+    """How long a call takes at most, in virtual seconds."""
+    bad: int
+    """One item in so many fails; 0 where none does."""
+
+    def heavy(self, x: Heavy) -> Heavy:
+        chance = random.Random(x.value * 7919 + self.salt)
+        if self.bad and chance.randrange(self.bad) == 0:
+            raise ValueError(x.value)
+        return Heavy(x.value, chance.choice(self.weights))
+
+    async def heavy_async(self, x: Heavy) -> Heavy:
+        await self.wait(x)
+        return self.heavy(x)
+
+    async def wait(self, x: Heavy) -> None:
+        chance = random.Random(x.value * 31 + self.salt)
+        if chance.random() < 0.7:
+            await asyncio.sleep(chance.random() * self.slow)
+
+    def keep(self, x: Heavy) -> bool:
+        self.heavy(x)
+        return (x.value + self.salt) % 3 != 0
+
+    async def keep_async(self, x: Heavy) -> bool:
+        await self.wait(x)
+        return self.keep(x)
+
+    def copies(self, x: Heavy) -> list[Heavy]:
+        self.heavy(x)
+        return [self.child(x, place) for place in range((x.value + self.salt) % 4)]
+
+    def lazily(self, x: Heavy) -> Iterator[Heavy]:
+        for place in range((x.value + self.salt) % 4):
+            yield self.child(x, place)
+            self.heavy(x)
+
+    async def one_by_one(self, x: Heavy) -> Any:
+        for place in range((x.value + self.salt) % 4):
+            await self.wait(x)
+            yield self.child(x, place)
+            self.heavy(x)
+
+    def child(self, x: Heavy, place: int) -> Heavy:
+        return Heavy(x.value, random.Random(x.value * 13 + place + self.salt).choice(self.weights))
+
+    def row(self, x: Heavy) -> np.ndarray[Any, Any]:
+        return np.full(max(self.weights) // 8 + 1, x.value)
+
+    def unrow(self, row: np.ndarray[Any, Any]) -> Heavy:
+        return self.heavy(Heavy(int(row[0]), row.nbytes))
+
+
+def of_both(pair: tuple[Heavy, Heavy]) -> Heavy:
+    return Heavy(pair[0].value, pair[0].nbytes + pair[1].nbytes)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn, depth: int = 4) -> af.Pipeline[Any]:
+    """Draw a pipeline of heavy numbers."""
+    count = draw(st.sampled_from([1, 3, 10, 40]))
+    weights = draw(st.lists(st.sampled_from(WEIGHTS), min_size=1, max_size=4).map(tuple))
+    things = [Heavy(x, random.Random(x).choice(weights)) for x in range(count)]
+
+    async def stream() -> Any:
+        for each in things:
+            await asyncio.sleep(each.value % 3 / 1000)
+            yield each
+
+    p: af.Pipeline[Any] = af.items(draw(st.sampled_from([things, lambda: iter(things), stream])))
+    for _ in range(draw(st.integers(1, depth))):
+        made = Made(
+            draw(st.integers(0, 1000)),
+            draw(st.lists(st.sampled_from(WEIGHTS), min_size=1, max_size=4).map(tuple)),
+            draw(st.sampled_from([0.0, 0.01, 10.0])),
+            draw(st.sampled_from([0, 0, 2, 5])),
+        )
+        how: dict[str, Any] = {
+            "concurrency": draw(st.sampled_from(["auto", 1, 2, 3, 8])),
+            "ordered": draw(st.booleans()),
+        }
+        if made.bad:
+            how |= {"on_error": "skip", "skip_limit": 10_000}
+        match draw(
+            st.sampled_from(
+                ["map", "map", "async map", "async map", "filter", "async filter", "flat list", "flat lazy", "flat lazy",
+                 "flat async", "flat async", "repeat", "repeat", "take", "skip", "batch", "prefetch", "zip", "concat"]
+            )
+        ):  # fmt: skip
+            case "map":
+                p = p.map(made.heavy, **how)
+            case "async map":
+                p = p.map(made.heavy_async, **how)
+            case "filter":
+                p = p.filter(made.keep, **how)
+            case "async filter":
+                p = p.filter(made.keep_async, **how)
+            case "flat list":
+                p = p.flat_map(made.copies, **how)
+            case "flat lazy":
+                p = p.flat_map(made.lazily, **how)
+            case "flat async":
+                p = p.flat_map(made.one_by_one, **how)
+            case "repeat":
+                p = p.repeat(draw(st.integers(2, 3)))
+            case "take":
+                p = p.take(draw(st.integers(1, 20)))
+            case "skip":
+                p = p.skip(draw(st.integers(1, 5)))
+            case "batch":
+                p = p.map(made.row).batch(draw(st.integers(1, 5))).unbatch().map(made.unrow, **how)
+            case "prefetch":
+                p = p.prefetch(draw(st.integers(1, 4)))
+            case "zip":
+                p = af.zip(p, draw(pipelines(depth=2)), strict=False).map(of_both)
+            case "concat":
+                p = af.concat(p, draw(pipelines(depth=2)))
+    return p
+
+
+class Clock:
+    """A clock that jumps: so hops end early and give items back, and threads seem worth having or not."""
+
+    def __init__(self, seed: int, steps: tuple[float, ...]) -> None:
+        self._random = random.Random(seed)
+        self._steps = steps
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += self._random.choice(self._steps)
+        return self.now
+
+
+async def drain(pipeline: af.Pipeline[Any], limit: int, seed: int) -> tuple[int, int]:
+    loop: Any = asyncio.get_running_loop()
+    loop.patience = 2.0
+    chance = random.Random(seed)
+    count = 0
+    async with pipeline.open(memory_limit=limit) as feed:
+        async for item in feed:
+            del item
+            count += 1
+            if chance.random() < 0.3:
+                await asyncio.sleep(chance.choice([0, 0.001, 1]))
+        feed._run.outlet.settle()  # noqa: SLF001
+        return count, feed._run.budget.used  # noqa: SLF001
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@given(
+    pipeline=pipelines(),
+    seed=st.integers(0, 2**32),
+    limit=st.sampled_from([1, 5000, 20_000, 40_000, 100_000]),
+    length=st.sampled_from([1, 3, channel.SPAN]),
+    late=st.sampled_from([hop.LATE, 0.01, -1]),
+    steps=st.sampled_from([(1e-6,), (0.0, 1e-6, 1e-4), (1e-6, 1e-6, 1e-2), (1e-3,)]),
+)
+def test_every_pipeline_comes_to_its_end_however_little_memory_there_is(
+    pipeline: af.Pipeline[Any], seed: int, limit: int, length: int, late: float, steps: tuple[float, ...]
+) -> None:
+    """Nobody waits for memory that only he would free: on any schedule, where hops give items back, too."""
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(hop, "LATE", late))
+        patches.enter_context(mock.patch.object(hop, "perf_counter", Clock(seed, steps)))
+        patches.enter_context(mock.patch.object(hop, "thread_time", Clock(seed, (0.0, 1e-6))))
+        for module in (channel, flat, hop, plan, source):
+            patches.enter_context(mock.patch.object(module, "SPAN", length))
+        _, used = run_virtual(drain(pipeline, limit, seed), seed=seed)
+    if "take" not in repr(pipeline) and "zip" not in repr(pipeline):  # these end before what is above them
+        assert used == 0
+
+
+@pytest.mark.parametrize("limit", [50, 100, 200])
+@pytest.mark.parametrize("ending", ["repeat", "skip"])
+def test_unordered_elements_of_what_comes_later_do_not_lock_out_those_that_are_next(
+    ending: str, limit: int, seed: int
+) -> None:
+    """Elements behind the end of an epoch, or behind an item that is left out, cannot be sent; others can."""
+
+    async def elements(x: int) -> Any:
+        for _ in range(4):
+            await asyncio.sleep((x * 7919 + seed) % 5)
+            if ending == "skip" and x % 3 == 1:
+                raise ValueError(x)
+            yield Heavy(x, 25)
+
+    on_error: Any = "skip" if ending == "skip" else "raise"
+    options: dict[str, Any] = {"on_error": on_error, "skip_limit": 100} if ending == "skip" else {}
+    flat_map = af.items(range(9)).flat_map(elements, concurrency=8, ordered=False, **options).repeat(3)
+    count, used = run_virtual(drain(flat_map, limit, seed), seed=seed)
+    assert (count, used) == ((3 * 6 if ending == "skip" else 3 * 9) * 4, 0)
+
+
+@pytest.mark.parametrize("make", ["one_by_one", "lazily"])
+def test_an_element_that_fails_gives_its_part_of_the_memory_back(make: str, seed: int) -> None:
+    """What was set aside for an element is free again where none comes, so the limit does not wear out."""
+    made = Made(0, (1000,), 0.01, 2)
+    flat_map = af.items([Heavy(x, 0) for x in range(200)]).flat_map(
+        getattr(made, make), on_error="skip", skip_limit=1000
+    )
+    count, used = run_virtual(drain(flat_map, 20_000, seed), seed=seed)
+    assert count > 100
+    assert used == 0
+
+
+def test_items_that_a_hop_gives_back_are_taken_again_though_all_workers_wait_for_memory() -> None:
+    """Auto has gone down to one thread, and whoever waits for memory waits for the items that were given back."""
+    threads = 4
+
+    async def main() -> list[int]:
+        loop: Any = asyncio.get_running_loop()
+        loop.patience = 2.0
+        started = 0
+        asked = af.items([Heavy(x, 1000) for x in range(200)]).map(
+            lambda x: Heavy(x.value, 1000), concurrency=threads
+        )
+        async with asked.open(memory_limit=10_000) as feed:
+            step: Any = feed._run.steps[-1]  # noqa: SLF001
+            take = step._take  # noqa: SLF001
+
+            def fewer_threads() -> Any:
+                nonlocal started
+                started += 1
+                step._crew.limit = threads if started % 7 < 4 else 1  # noqa: SLF001
+                return take()
+
+            step._take = fewer_threads  # noqa: SLF001
+            return [item.value async for item in feed]
+
+    with mock.patch.object(hop, "LATE", -1):
+        for seed in range(20):
+            with mock.patch.object(hop, "perf_counter", Clock(seed, (0.0, 1e-6, 1e-4))):
+                assert run_virtual(main, seed=seed) == list(range(200))
