@@ -206,15 +206,21 @@ class Pipeline(Outputs, Generic[T_co]):
         `on_error="skip"` leaves it out instead; `skip_limit` says how many may be (a count, or a rate below 1).
 
         `on="process"` calls a sync function in as many processes as `concurrency` says ("auto": one for each
-        core), for functions that compute in Python, which threads do one at a time. The function must be defined
-        at the top level of a module; a main script that holds it needs `if __name__ == "__main__":`. Order,
-        random numbers and errors are the same; an exception's cause is its traceback there, as text. A process
-        that dies is a `RuntimeError` at the item it was at. Items and results are pickled, but for arrays, which
-        go through shared memory, a copy each way, and may be kept and written to. The processes are started when
-        the first items come, anew for each run: 0.2 s, and what importing the function's module takes. They end
-        with the run; one whose function hangs is killed after the `grace`. Numerical libraries in them share the
-        cores, unless `OMP_NUM_THREADS` and its like are set. Memory: beside `memory_limit`, each holds one group
-        of items (10 ms of work, or 1 MB) and its results.
+        core), for functions that compute in Python, which threads do one at a time. A function at the top level of
+        a module is imported there. Any other (a lambda, one of a notebook or the main script) is sent by value,
+        with the variables it uses, which needs `pip install cloudpickle`; without it, a main script that holds
+        the function needs `if __name__ == "__main__":`. Order, random numbers and errors are the same; an
+        exception's cause is its traceback there, as text. A process that dies is a `RuntimeError` at the item it
+        was at. Items and results are pickled, except arrays: these go through shared memory, with a copy each
+        way, and may be kept and written to. Numerical libraries in the processes share the cores, unless
+        `OMP_NUM_THREADS` and its like are set. Memory: beside `memory_limit`, each process holds one group of
+        items (10 ms of work, or 1 MB) and its results.
+
+        Processes start when the first items come: 0.2 s, and what importing the function's module takes. After
+        the run they are kept for the next run of the same function, for up to five minutes, at most two for each
+        core. The next run sends the function anew, and the module's variables are as the last run left them, as
+        on threads. A process is not used again if a file it imported, the environment or the working directory
+        has changed. A process whose function hangs is killed after the `grace`.
 
         >>> import asyncfeed as af
         >>> list(af.items(range(4)).map(lambda x: x * x))

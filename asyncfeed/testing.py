@@ -36,6 +36,7 @@ __all__ = [
     "Leaks",
     "VirtualLoop",
     "cancel_everywhere",
+    "end_kept_processes",
     "memory_growth",
     "no_leaks",
     "run_virtual",
@@ -365,16 +366,28 @@ class Leaks:
         return [o for o in found if not (isinstance(o, asyncio.Task) and o.done())]
 
 
+def end_kept_processes() -> None:
+    """End the worker processes that `map(fn, on="process")` keeps for its next run, and wait until they are gone.
+
+    They end by themselves after five minutes without a run, and when the interpreter exits.
+    """
+    # Not imported here: nothing is kept where it was not.
+    if (module := sys.modules.get("asyncfeed.engine.kept")) is not None:
+        module.kept.end_all()
+
+
 @contextmanager
 def no_leaks(*, types: tuple[type, ...] = (), patience: float = 2.0) -> Iterator[Leaks]:
     """Raise `AssertionError`, naming each, when threads, files, tasks or objects of `types` stay behind.
 
-    See `Leaks` for what is counted. An error raised inside is passed on without a check. What a process makes
-    once and keeps counts too (uvloop's first loop opens a pipe): let it be made before.
+    See `Leaks` for what is counted. Worker processes that are kept for the next run are ended first. An error
+    raised inside is passed on without a check. What a process makes once and keeps counts too (uvloop's first
+    loop opens a pipe): let it be made before.
     """
     gc.collect()
     leaks = Leaks(types=types, patience=patience)
     yield leaks
+    end_kept_processes()
     if found := leaks.found():
         raise AssertionError(f"{len(found)} leaks:\n" + "\n".join(found))
 

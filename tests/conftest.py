@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from asyncfeed.testing import Leaks, run_virtual
+from asyncfeed.testing import Leaks, end_kept_processes, run_virtual
 
 try:
     import uvloop
@@ -84,6 +84,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
         return leaks.threads("asyncfeed") + (leaks.files() if counts_files else [])
 
     yield
+    end_kept_processes()
     if found():
         gc.collect()  # only now: it would cost every test milliseconds
         if left := found():

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Hashable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class Worker:
             self.items = stack.enter_context(closing(Arena.new()))
             self.results = stack.enter_context(closing(Arena.new()))
             fds = (theirs.fileno(), self.items.fileno(), self.results.fileno())
-            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+            flags = interpreter_flags()
             paths = [path or str(Path.cwd()) for path in sys.path if isinstance(path, str)]
             environment = {name: str(library_threads) for name in _LIBRARIES} | os.environ
             # It is to hear of no Ctrl-C until it knows what to do about it, and inherits what is blocked here.
@@ -72,15 +73,17 @@ class Worker:
             self, _release, os.getpid(), self._process, self._sock, self._pidfd, self.items, self.results
         )
 
-    def ask(self) -> None:
-        """Let the process work on what is written, and wait until it is done, or dead: `alive` says which."""
+    def ask(self, order: bytes) -> bytes:
+        """Give the process an order (see `worker`), and wait for its answer or its end: `alive` says which."""
         try:
-            self._sock.send(b"?")
+            self._sock.send(order)
             self._poll.poll()
-            self.alive = bool(self._sock.recv(1, socket.MSG_DONTWAIT))
+            answer = self._sock.recv(1, socket.MSG_DONTWAIT)
         except OSError:  # its end is closed, or it has ended without a word
-            self.alive = False
+            answer = b""
+        self.alive = bool(answer)
         self._bury()
+        return answer
 
     def check(self) -> bool:
         """Return whether the process is there, and waits."""
@@ -97,6 +100,14 @@ class Worker:
         """Tell the process to end when it has answered; never waits."""
         with suppress(OSError):  # it has ended already
             self._sock.shutdown(socket.SHUT_WR)
+
+    def over(self, seconds: float) -> bool:
+        """Wait for the end of the process for at most so many seconds; return whether it has come."""
+        return bool(self._poll.poll(max(0.0, seconds) * 1000))
+
+    def forget(self) -> None:
+        """Close what belongs to the process here: in a fork of its parent, which is not to hold on to it."""
+        self._release()
 
     def kill(self) -> None:
         """Kill the process and what it started; never waits."""
@@ -142,6 +153,30 @@ def main_script() -> tuple[str, str] | None:
     return ("path", str(Path(file).absolute())) if file and Path(file).is_file() else None
 
 
+def surroundings() -> Hashable:
+    """Return what a new process takes over from this one: a worker that was started with another is not used."""
+    try:
+        folder = str(Path.cwd())
+    except OSError:  # it is gone
+        folder = ""
+    return folder, tuple(map(str, sys.path)), frozenset(os.environ.items()), tuple(map(_open_on, (1, 2)))
+
+
+def _open_on(fd: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(fd)
+    except OSError:  # it is closed
+        return None
+    return status.st_dev, status.st_ino
+
+
+def interpreter_flags() -> list[str]:
+    """Return the options that this interpreter was started with, as `-O` and `-W`, for another one."""
+    # What multiprocessing uses. It is private: if it goes, workers start without these options.
+    flags: Callable[[], list[str]] = getattr(subprocess, "_args_from_interpreter_flags", list)
+    return flags()
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -170,7 +205,9 @@ def _release(
     results: Arena,
 ) -> None:
     """Close what belongs to a process; kill it where it lives, unless this is a fork of its parent."""
-    if os.getpid() == owner and process.poll() is None:
+    if os.getpid() != owner:
+        process.returncode = 0  # it is no child of this one, so nothing is to be asked about it
+    elif process.poll() is None:
         _kill_group(process.pid)
         process.wait()
     sock.close()

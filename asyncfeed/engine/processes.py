@@ -7,7 +7,9 @@ cancellation are those of threads. Invariants:
 * A worker is with one thread, or idle, or has ended. A thread waits for its answer or its end, whichever is
   first, so a worker that dies answers, too: with the results it had and an error for the item it was at. The rest
   of its group is given back, and another worker takes it.
-* No method that the event loop calls waits.
+* A worker that has answered may be kept for the next run of the same function (`engine/kept.py`). One that was
+  killed, died, or did not answer within the grace is never given on.
+* No method that the event loop calls waits for a process.
 """
 
 from __future__ import annotations
@@ -15,17 +17,19 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from asyncfeed.engine import worker as program
 from asyncfeed.engine.hop import DROPPED, Hops, Raised
+from asyncfeed.engine.kept import KeptWorkers, kept
 from asyncfeed.engine.origin import ItemPlace, note
-from asyncfeed.engine.process import Worker, main_script
+from asyncfeed.engine.process import Worker, main_script, surroundings
 from asyncfeed.engine.shared import Arena, Failed
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.base import Work, usable_cores
+from asyncfeed.stages.sending import called, pack
 
 log = logging.getLogger("asyncfeed")
 
@@ -52,12 +56,19 @@ class ProcessHops(Hops):
 class Processes:
     """The worker processes of one stage: started when needed, reused, as many as there are calls at a time."""
 
-    def __init__(self, work: Work, name: str) -> None:
+    def __init__(self, work: Work, name: str, kept: KeptWorkers = kept) -> None:
         self._fn = work.fn
         self._name = name
         self._goes_on = work.on_error == "skip"
         most = usable_cores() if work.concurrency == "auto" else work.concurrency
         self._library_threads = max(1, usable_cores() // most)
+        self._kept = kept
+        self._generation = kept.generation
+        self._key: Hashable = None
+        self._setup: tuple[Any, ...] | None = None
+        """What each worker is told first; the same for all, so it is made once, by the first that needs it."""
+        self._by_value = False
+        self._preparing = threading.Lock()
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
         self._idle: list[Worker] = []
@@ -71,12 +82,18 @@ class Processes:
         Raises where a worker cannot be started: that is no item's fault.
         """
         worker = self._take()
+        if worker is not None and self._stopping:
+            self._give_back(worker)
+            worker = None
         if worker is None:
             return [DROPPED] * len(items), 0.0  # the run is stopping: nobody looks
         try:
             results, seconds = self._ask(worker, items, places)
-        finally:
-            self._give_back(worker)
+        except BaseException:
+            worker.kill()  # it may be anywhere: no other run may have it
+            self._end(worker)
+            raise
+        self._give_back(worker)
         if self._stopping:
             return [DROPPED] * len(items), 0.0
         if type(results[-1]) is Raised and not self._goes_on:
@@ -100,7 +117,7 @@ class Processes:
         results: list[Any] = []
         seconds = 0.0
         if sent:
-            worker.ask()
+            worker.ask(program.CALL)
             count, seconds = worker.results.open()
             results.extend(_read(worker.results) for _ in range(count))
             if not worker.alive and len(results) < sent:
@@ -111,7 +128,7 @@ class Processes:
         return results, seconds
 
     def _take(self) -> Worker | None:
-        """Return an idle worker or a new one; None where the run is stopping."""
+        """Return an idle worker, one of an earlier run or a new one; None where the run is stopping."""
         while True:
             with self._lock:
                 if self._stopping:
@@ -119,13 +136,26 @@ class Processes:
                 if not self._idle:
                     break
                 worker = self._idle.pop()
-            if worker.check():
+            if self._lives(worker):
                 return worker
-            how = self._obituary(worker, "while it had nothing to do")
-            self._forget(worker)
-            if not self._stopping:
-                log.warning(how)
-        return self._start()
+        self._prepare()
+        while (kept := self._kept.take(self._key)) is not None:
+            if self._lives(kept) and self._begin(kept, again=True):
+                return kept
+        if self._stopping:
+            return None
+        worker = self._start()
+        return worker if self._begin(worker) else None
+
+    def _lives(self, worker: Worker) -> bool:
+        """Return whether a worker that had nothing to do is still there; say so where it is not."""
+        if worker.check():
+            return True
+        how = self._obituary(worker, "while it had nothing to do")
+        self._forget(worker)
+        if not self._stopping:
+            log.warning(how)
+        return False
 
     def _give_back(self, worker: Worker) -> None:
         with self._lock:
@@ -133,42 +163,72 @@ class Processes:
             if idle:
                 self._idle.append(worker)
         if not idle:
-            self._end(worker)
+            self._leave(worker)
 
-    def _start(self) -> Worker | None:
+    def _leave(self, worker: Worker) -> None:
+        """Keep a worker for the next run, if it answers; or else end it."""
+        if worker.alive:
+            worker.ask(program.REST)
+        if worker.alive:
+            worker.items.trim()
+        with self._lock:
+            # Until it is kept the run may kill it, and does so no more from then on.
+            if worker.alive and not worker.killed and self._kept.keep(self._key, worker, self._generation):
+                self._workers.discard(worker)
+                return
+        self._end(worker)
+
+    def _prepare(self) -> None:
+        with self._preparing:  # not the other lock, which the loop takes: this may call the user's code
+            if self._setup is None:
+                # What the main script defines has that name there; multiprocessing does the same.
+                sys.modules.setdefault(program.MAIN, sys.modules["__main__"])
+                packed = pack(self._fn)
+                self._by_value = packed.by_value
+                self._setup = tuple(
+                    program.Setup(self._name, self._goes_on, sys.argv, main_script(), packed.by_value, packed.data)
+                )
+                self._key = called(self._fn), self._library_threads, surroundings()
+
+    def _start(self) -> Worker:
         if program.importing:
             raise PipelineError(
                 f"{self._name}: this is a worker process, which imports the main script to find something in it, "
                 "and the script opens the pipeline again. Put what the script does under "
                 '`if __name__ == "__main__":`, or the function into a module of its own'
             )
-        # What the main script defines has that name there; multiprocessing does the same.
-        sys.modules.setdefault(program.MAIN, sys.modules["__main__"])
-        worker = Worker(self._library_threads)
+        return Worker(self._library_threads)
+
+    def _begin(self, worker: Worker, *, again: bool = False) -> bool:
+        """Give a worker the function; return whether it has taken it.
+
+        Raises where a new one cannot. One that is used `again` is then of no use, and a new one may be.
+        """
         with self._lock:
+            worker.starting = True
             self._workers.add(worker)
             if self._stopping:
                 worker.kill()
         try:
+            worker.items.write_by_value(self._by_value)
             worker.items.begin()
-            worker.items.put(tuple(program.Setup(self._name, self._goes_on, sys.argv, main_script())))
-            worker.items.put(self._fn)
-            worker.ask()
+            worker.items.put(self._setup)
+            answer = worker.ask(program.BEGIN)
             failed = worker.results.get() if worker.results.open()[0] else None
-            if failed is not None:
+            if answer == program.DONE and failed is None:
+                worker.starting = False
+                return True
+            if not (again or self._stopping):
+                if failed is None:
+                    raise PipelineError(self._obituary(worker, "while it was starting"))
                 raise PipelineError(
                     f"{self._name}: a worker process cannot load the function: {failed.text}"
                 ) from failed.unpack()
-            if not worker.alive:
-                if self._stopping:
-                    self._end(worker)
-                    return None
-                raise PipelineError(self._obituary(worker, "while it was starting"))
-            worker.starting = False
         except BaseException:
             self._end(worker)
             raise
-        return worker
+        self._end(worker)
+        return False
 
     def _end(self, worker: Worker) -> None:
         worker.finish()
@@ -185,17 +245,16 @@ class Processes:
     # -- on the loop
 
     def stop(self, threads: Threads) -> None:
-        """Tell all workers to end after what they are at; threads wait for them."""
+        """Let all workers go after what they are at; threads wait for them."""
         with self._lock:
             self._stopping = True
             idle, self._idle = self._idle, []
             for worker in self._workers:
-                worker.finish()
-                if worker.starting:  # it would import all that it needs before it looked
+                if worker.starting:  # it would import all that it needs first
                     worker.kill()
         for worker in idle:
             try:
-                threads.submit(f"ending a process of {self._name}", self._end, worker)
+                threads.submit(f"letting a process of {self._name} go", self._leave, worker)
             except RuntimeError:  # the interpreter ends, and starts no more threads
                 worker.kill()
                 self._end(worker)
@@ -204,10 +263,12 @@ class Processes:
         """Kill the workers that are left, with what they started; return whether there were any."""
         with self._lock:
             left = list(self._workers)
-        for worker in left:
-            if not worker.killed:
-                log.warning("%s: its process %d did not end when told to, and is killed", self._name, worker.pid)
-                worker.kill()
+            for worker in left:
+                if not worker.killed:
+                    log.warning(
+                        "%s: its process %d did not end when told to, and is killed", self._name, worker.pid
+                    )
+                    worker.kill()
         return bool(left)
 
 

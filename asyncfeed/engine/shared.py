@@ -16,7 +16,9 @@ import os
 import pickle
 import tempfile
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +54,8 @@ class Arena:
         self._end = self._at = ALIGNMENT
         self._count = 0
         self._buffers: list[pickle.PickleBuffer] = []
-        self._pickler: _Pickler | None = None
+        self._pickler: pickle.Pickler | None = None
+        self._by_value = False
         self._memory = self._map()
 
     @classmethod
@@ -84,6 +87,27 @@ class Arena:
 
     # -- writing
 
+    def write_by_value(self, by_value: bool) -> None:
+        """Say whether classes and functions that have no name in the other process are written out in full."""
+        self._by_value = by_value
+        self._pickler = None
+
+    def dumps(self, value: Any) -> bytes:
+        """Return a value as bytes, as `put` would write it but for arrays."""
+        if self._by_value:
+            import cloudpickle  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+
+            data: bytes = cloudpickle.dumps(value, 5)
+            return data
+        return pickle.dumps(value, 5)
+
+    def trim(self) -> None:
+        """Give memory back to the system; what was written is gone."""
+        self._pickler = None
+        if self._memory.size > START:
+            self._resize(START)
+        self.begin()
+
     def begin(self) -> None:
         """Begin to write a group of values, in the place of the one before."""
         if self._memory.size > KEEP and 4 * self._end < self._memory.size:
@@ -97,7 +121,8 @@ class Arena:
         start = self._end
         self._end += _RECORD.size
         if self._pickler is None:
-            self._pickler = _Pickler(self, 5, buffer_callback=self._takes)
+            kind = _by_value_pickler() if self._by_value else _Pickler
+            self._pickler = kind(self, 5, buffer_callback=self._takes)
         try:
             self._pickler.dump(value)
             length = self._end - start - _RECORD.size
@@ -178,13 +203,28 @@ class Arena:
         return pickle.loads(memory[start : start + length].data, buffers=copies)  # noqa: S301 - it is our own
 
 
-class _Pickler(pickle.Pickler):
-    """Takes arrays with gaps, as every crop of an image is, for the arrays without that they are copied to."""
+def _reduce(value: Any) -> Any:
+    """Take an array with gaps, as every crop of an image is, for the array without that it is copied to."""
+    if type(value) is np.ndarray and not value.flags.forc and not value.dtype.hasobject:
+        return np.ascontiguousarray(value).__reduce_ex__(5)
+    return NotImplemented
 
+
+class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is np.ndarray and not value.flags.forc and not value.dtype.hasobject:
-            return np.ascontiguousarray(value).__reduce_ex__(5)
-        return NotImplemented
+        return _reduce(value)
+
+
+@cache
+def _by_value_pickler() -> type[pickle.Pickler]:
+    from cloudpickle import Pickler  # noqa: PLC0415 - few need it
+
+    class ByValue(Pickler):  # type: ignore[misc,unused-ignore]
+        def reducer_override(self, value: Any) -> Any:
+            reduced = _reduce(value)
+            return super().reducer_override(value) if reduced is NotImplemented else reduced
+
+    return ByValue
 
 
 class RemoteTraceback(Exception):
@@ -199,7 +239,7 @@ class Failed:
 
     __slots__ = ("error", "text", "trace")
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> None:
         self.error: bytes | None = None
         self.text = type(error).__qualname__
         self.trace = ""
@@ -208,7 +248,7 @@ class Failed:
             where = error.__traceback__
             self.trace = "".join(traceback.format_exception(type(error), error, where and where.tb_next))
         with suppress(Exception):
-            self.error = pickle.dumps(error, 5)
+            self.error = dumps(error)
 
     def unpack(self) -> BaseException:
         """Return the exception, or a `RuntimeError` that says what it was where it cannot be brought here."""

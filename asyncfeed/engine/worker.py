@@ -4,6 +4,8 @@ Invariants:
 
 * It ends when the parent asks for nothing more, after the items it has; when the parent dies, at once, with all
   that it started, even if the function hangs.
+* Between two runs it holds no function, no item and no result. Each run brings its function anew. If a file that
+  it has imported has changed since, it answers that it is outdated.
 * The parent's main script is imported only where something is asked for that is defined there, under the name
   `__mp_main__`, as multiprocessing does; while it is, no process may be started.
 * Of itself it writes nothing to the terminal, but where C code breaks down: a Ctrl-C is the parent's, and every
@@ -14,12 +16,14 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import pickle
 import runpy
 import select
 import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from time import perf_counter
 from types import CoroutineType, ModuleType
@@ -42,6 +46,11 @@ LATE = 4
 MAIN = "__mp_main__"
 """The name under which a worker process has the parent's main script."""
 
+BEGIN, CALL, REST = b"b", b"?", b"r"
+"""What the parent may order: take a function, call it for the items that are written, let go of it."""
+DONE, OUTDATED = b".", b"!"
+"""What it is answered."""
+
 importing = False
 """Whether this is a worker process that is just importing the main script."""
 script: tuple[str, str] | None = None
@@ -49,7 +58,7 @@ script: tuple[str, str] | None = None
 
 
 class Setup(NamedTuple):
-    """What a worker process is told first; the function follows."""
+    """What a worker process is told at the beginning of a run."""
 
     name: str
     """The stage, as it is written in the description."""
@@ -58,6 +67,10 @@ class Setup(NamedTuple):
     argv: list[str]
     script: tuple[str, str] | None
     """The main script: ("module", its name) or ("path", its file); None where it cannot be imported."""
+    by_value: bool
+    """Whether results are written by value: see `asyncfeed.stages.sending`."""
+    function: bytes
+    """The function, pickled."""
 
 
 class SentPlace(NamedTuple):
@@ -88,30 +101,57 @@ def _die_with(parent: socket.socket) -> None:
 
 
 def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
-    global script
-    if not parent.recv(1):
-        return
-    results.begin()
-    items.open()
-    try:
-        setup = Setup(*items.get())
-        script, sys.argv = setup.script, setup.argv
-        sys.modules["__main__"] = sys.modules[MAIN] = _Main(setup.script)
-        fn = items.get()
-    except BaseException as error:  # noqa: BLE001 - the parent reports it, whatever it is
-        results.put(Failed(error))
-        parent.send(b".")
-        return
-    parent.send(b".")
-    while parent.recv(1):
-        started = perf_counter()
+    started = time.time()
+    begun = False
+    fn, name, goes_on = None, "", False
+    while order := parent.recv(1):
+        answer = DONE
         results.begin()
-        for _ in range(items.open()[0]):
-            good = _call(fn, items, results, setup.name)
-            if not (good or setup.goes_on) or perf_counter() - started > LATE * HOP_SECONDS:
-                break
-        results.finish(perf_counter() - started)
-        parent.send(b".")
+        if order == CALL:
+            began = perf_counter()
+            for _ in range(items.open()[0]):
+                good = _call(fn, items, results, name)
+                if not (good or goes_on) or perf_counter() - began > LATE * HOP_SECONDS:
+                    break
+            results.finish(perf_counter() - began)
+        elif order == REST:
+            fn = None
+            results.trim()
+        elif begun and _changed_since(started):
+            answer = OUTDATED
+        else:
+            items.open()
+            name, goes_on, sys.argv, main_script, by_value, data = items.get()
+            if not begun:
+                _stand_in_for(main_script)
+                begun = True
+            results.write_by_value(by_value)
+            try:
+                fn = pickle.loads(data)  # noqa: S301 - it is our own
+            except BaseException as error:  # noqa: BLE001 - the parent reports it, whatever it is
+                results.put(Failed(error))
+            del data
+        parent.send(answer)
+
+
+def _stand_in_for(main_script: tuple[str, str] | None) -> None:
+    """Let the parent's main script be found under its names, and imported when it is first asked for."""
+    global script
+    script = main_script
+    sys.modules["__main__"] = sys.modules[MAIN] = _Main(main_script)
+
+
+def _changed_since(seconds: float) -> bool:
+    """Return whether a file that a module here was imported from has changed: 1 ms for 1,000 modules."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        try:
+            # When the file came to be what it is, also where it was moved here with an old time of its own.
+            if isinstance(file, str) and os.stat(file).st_ctime >= seconds:  # noqa: PTH116 - four times as fast
+                return True
+        except (OSError, ValueError):  # some modules name a file that never was
+            pass
+    return False
 
 
 def _call(fn: Any, items: Arena, results: Arena, name: str) -> bool:
@@ -123,14 +163,14 @@ def _call(fn: Any, items: Arena, results: Arena, name: str) -> bool:
             message = f"{name} returned a coroutine; declare the function with `async def`"
             raise TypeError(message)
     except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
-        results.put(Failed(error))
+        results.put(Failed(error, results.dumps))
         return False
     try:
         results.put(result)
     except BaseException as error:  # noqa: BLE001
         with suppress(Exception):
             error.add_note(f"asyncfeed: a result of type {type(result).__qualname__} cannot leave its process")
-        results.put(Failed(error))
+        results.put(Failed(error, results.dumps))
         return False
     return True
 
@@ -149,7 +189,8 @@ class _Main(ModuleType):
         if self._script is None:
             raise PipelineError(
                 f"{name!r} is defined in a session without a file (stdin, a prompt, a notebook), which no other "
-                "process can import: put it into a module of its own"
+                "process can import: `pip install cloudpickle`, which sends functions of such a session by value, "
+                "or put it into a module of its own"
             )
         kind, where = self._script
         importing = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.base import Concurrency, Node, OnError, Work, check_count, usable_cores
 from asyncfeed.stages.policy import check_fn, check_policy, is_async
+from asyncfeed.stages.sending import pack
 
 _WORD = (1 << 64) - 1
 """The largest number that Philox takes as one word of its key."""
@@ -95,10 +95,4 @@ def _check_sendable(fn: Callable[..., Any]) -> None:
         )
     if sys.platform == "win32":
         raise PipelineError('map: on="process" needs a POSIX system; leave it out here')
-    try:
-        pickle.dumps(fn, 5)
-    except Exception as error:
-        raise PipelineError(
-            f"map: {fn!r} cannot be sent to another process ({error}); define it at the top level of a module, "
-            'or leave out on="process"'
-        ) from error
+    pack(fn)

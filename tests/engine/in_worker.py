@@ -28,6 +28,61 @@ def pid(_):
     return os.getpid()
 
 
+def other_pid(_):
+    return os.getpid()
+
+
+def times(x, by):
+    return x * by
+
+
+class Counter:
+    """Counts its calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return self.calls
+
+
+LOADED = []
+
+
+class LoadsOnce:
+    """Can be made again once in a process."""
+
+    def __reduce__(self):
+        return _load_once, ()
+
+    def __call__(self, x):
+        return os.getpid()
+
+
+def _load_once():
+    if LOADED:
+        raise ValueError("loaded already")
+    LOADED.append(1)
+    return LoadsOnce()
+
+
+def tells_and_waits(paths):
+    """Write into a pipe that this is where it waits, and go on when there is something in the other."""
+    if paths is not None:
+        began, goes_on = paths
+        with open(began, "w") as file:
+            file.write(f"{os.getpid()}")
+        with open(goes_on) as file:
+            file.read()
+    return os.getpid()
+
+
+def starts_thread(_):
+    threading.Thread(target=threading.Event().wait).start()
+    return os.getpid()
+
+
 def double(array):
     return array * 2
 

@@ -6,6 +6,8 @@ import asyncio
 import os
 import random
 import signal
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ from asyncfeed.engine.hop import DROPPED
 from asyncfeed.engine.processes import Processes
 from asyncfeed.engine.shared import RemoteTraceback
 from asyncfeed.stages.base import Work
+from asyncfeed.testing import end_kept_processes
 from tests.engine import in_worker as fns
 from tests.unit.test_shared import same
 
@@ -217,6 +220,7 @@ def test_a_dead_worker_is_an_error_that_names_the_item(fn: Any, how: str, capfd:
     assert how in str(error)
     assert "while it worked on this item" in str(error)
     assert failure.ordinal == 7
+    end_kept_processes()
     assert fns.children() <= before
     stderr = capfd.readouterr().err
     assert ("in crashes" in stderr) if fn is fns.crashes else not stderr
@@ -244,6 +248,27 @@ def test_a_worker_that_dies_while_idle_is_replaced(caplog: pytest.LogCaptureFixt
     assert processes.call([0], None)[0] == [DROPPED]
 
 
+def test_lambdas_and_closures_go_by_value() -> None:
+    """With what they hold, anew for each run."""
+    for sent in (np.full(5000, 1), np.full(5000, 2)):
+        assert same(list(af.items([3, 4]).map(holds(sent), on="process", concurrency=1)), [(3, sent), (4, sent)])
+    (crop,) = af.items([np.ones((300, 300))]).map(lambda x: x[1:-1, 1:-1], on="process", concurrency=1)
+    assert crop.shape == (298, 298)
+
+
+def test_an_error_of_a_class_that_has_no_name_comes_by_value() -> None:
+    """It is the very class that the function raises."""
+
+    class Local(Exception):
+        pass
+
+    def raises(x: int) -> int:
+        raise Local("here")
+
+    with pytest.raises(Local, match="here"):
+        list(af.items([1]).map(raises, on="process"))
+
+
 # -- what cannot run in another process
 
 
@@ -258,16 +283,25 @@ async def waits(x: Any) -> Any:
     return x
 
 
+def holds(value: Any) -> Callable[[Any], Any]:
+    return lambda x: (x, value)
+
+
 @pytest.mark.parametrize(
-    ("fn", "text"),
+    ("fn", "cloudpickle", "text"),
     [
-        (lambda x: x, "at the top level of a module"),
-        (local(), "at the top level of a module"),
-        (waits, 'leave out on="process"'),
+        (lambda x: x, False, "pip install cloudpickle.*at the top level of a module"),
+        (local(), False, "pip install cloudpickle.*at the top level of a module"),
+        (holds(threading.Lock()), True, "cannot pickle '_thread.lock'.*at the top level of a module"),
+        (waits, True, 'leave out on="process"'),
     ],
 )
-def test_a_function_that_cannot_be_sent_is_refused_at_once(fn: Any, text: str) -> None:
+def test_a_function_that_cannot_be_sent_is_refused_at_once(
+    fn: Any, cloudpickle: bool, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the line that wrote it, which says what to do."""
+    if not cloudpickle:
+        monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(af.PipelineError, match=text):
         af.items([1]).map(fn, on="process")
     with pytest.raises(af.PipelineError, match='"thread" or "process"'):

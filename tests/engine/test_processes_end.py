@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
-from asyncfeed.testing import no_leaks
+from asyncfeed.testing import end_kept_processes, no_leaks
 from tests.engine import in_worker as fns
 from tests.engine.processes import PRELUDE, run
 
@@ -45,6 +45,7 @@ def test_nothing_is_left_of_twenty_runs() -> None:
             else:
                 left = pids(feed)
                 del feed
+                end_kept_processes()
                 assert all(map(fns.gone, left))
     assert fns.children() <= before
     assert "memfd:asyncfeed" not in Path("/proc/self/maps").read_text()
@@ -77,6 +78,7 @@ def test_cancelling_in_the_middle_ends_the_workers() -> None:
 
     before = fns.children()
     asyncio.run(outer())
+    end_kept_processes()
     assert fns.children() <= before
 
 
@@ -223,6 +225,9 @@ def main():
 PRINTED = ["True 1", "True 2", "True 3", "three"]
 
 
+WITHOUT = "import sys; sys.modules['cloudpickle'] = None\n"
+
+
 def script(tmp_path: Path, text: str, *how: str, stdin: bool = False) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "script.py"
     path.write_text(text)
@@ -239,15 +244,18 @@ def script(tmp_path: Path, text: str, *how: str, stdin: bool = False) -> subproc
 
 
 @pytest.mark.parametrize("how", [(), ("-m", "script")])
-def test_a_guarded_script_may_hold_functions_items_and_errors(tmp_path: Path, how: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("first", ["", WITHOUT])
+def test_a_guarded_script_may_hold_functions_items_and_errors(
+    tmp_path: Path, how: tuple[str, ...], first: str
+) -> None:
     """What is defined in the main script is the same class on both sides."""
-    done = script(tmp_path, MAIN + 'if __name__ == "__main__": main()', *how)
+    done = script(tmp_path, first + MAIN + 'if __name__ == "__main__": main()', *how)
     assert (done.stdout.splitlines(), done.stderr) == (PRINTED, "")
 
 
-def test_an_unguarded_script_gets_an_error_that_says_what_to_write(tmp_path: Path) -> None:
+def test_without_cloudpickle_an_unguarded_script_gets_an_error_that_says_what_to_write(tmp_path: Path) -> None:
     """Neither a hang nor a script that starts itself for ever."""
-    done = script(tmp_path, MAIN + "main()")
+    done = script(tmp_path, WITHOUT + MAIN + "main()")
     assert done.returncode == 1
     assert done.stdout == ""
     last = done.stderr.rstrip().splitlines()[-1]
@@ -267,11 +275,55 @@ print(list(af.items(range(3)).map(square, on="process")))
     assert (done.stdout.split("\n"), done.stderr) == (["once", "[0, 1, 4]", ""], "")
 
 
-def test_a_function_typed_at_a_prompt_is_refused(tmp_path: Path) -> None:
+def test_without_cloudpickle_a_function_typed_at_a_prompt_is_refused(tmp_path: Path) -> None:
     """A script on stdin is in no file that a worker could import; a function of a module works there, too."""
-    done = script(tmp_path, MAIN + "main()", stdin=True)
+    done = script(tmp_path, WITHOUT + MAIN + "main()", stdin=True)
     assert done.returncode == 1
-    assert "put it into a module of its own" in done.stderr.rstrip().splitlines()[-1]
+    last = done.stderr.rstrip().splitlines()[-1]
+    assert "pip install cloudpickle" in last
+    assert "put it into a module of its own" in last
     text = "import asyncfeed as af; from tests.engine.in_worker import square\n"
     done = script(tmp_path, text + 'print(list(af.items([3]).map(square, on="process")))', stdin=True)
     assert (done.stdout, done.stderr) == ("[9]\n", "")
+
+
+# -- what goes by value
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+def test_functions_items_and_errors_of_a_session_go_by_value(tmp_path: Path, stdin: bool) -> None:
+    """As in a notebook; and a script needs no guard, as it is not imported."""
+    done = script(tmp_path, MAIN + "main()", stdin=stdin)
+    assert (done.stdout.splitlines(), done.stderr) == (PRINTED, "")
+
+
+def test_a_function_that_is_defined_anew_in_a_session_is_the_one_that_is_called(tmp_path: Path) -> None:
+    """By the workers of the one before: what they have imported stays."""
+    text = """
+import asyncfeed as af, os
+step, found = 1, []
+for add in (1, 10):
+    def f(x):
+        return x + add, os.getpid()
+    with af.items([1]).map(f, on="process", concurrency=1).open() as feed:
+        found += feed
+(one, first), (ten, second) = found
+print(one, ten, first == second)
+"""
+    done = script(tmp_path, text, stdin=True)
+    assert (done.stdout, done.stderr) == ("2 11 True\n", "")
+
+
+def test_a_guarded_script_holds_what_cannot_go_by_value(tmp_path: Path) -> None:
+    """It is imported then, as without cloudpickle."""
+    text = """
+import asyncfeed as af, threading
+lock = threading.Lock()
+def f(x):
+    with lock:
+        return x + 1
+if __name__ == "__main__":
+    print(list(af.items([1]).map(f, on="process")))
+"""
+    done = script(tmp_path, text)
+    assert (done.stdout, done.stderr) == ("[2]\n", "")
