@@ -22,8 +22,9 @@ from asyncfeed.errors import (
 )
 from asyncfeed.formats.base import Decoder
 from asyncfeed.pipeline import Pipeline
-from asyncfeed.sources import arrays, files, items, table
+from asyncfeed.sources import arrays, files, items
 from asyncfeed.storage.base import File
+from asyncfeed.tables import table
 
 if TYPE_CHECKING:
     from asyncfeed.bridges.pydataset import pydataset

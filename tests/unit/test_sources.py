@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,55 +119,6 @@ def test_arrays_gives_the_rows_of_a_tree() -> None:
     assert [row.y for row in af.arrays(Sample(x, y))] == [7, 8, 9]
     (batch,) = af.arrays({"x": x, "y": y}).batch(3)
     np.testing.assert_array_equal(batch["x"], x)
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "table.csv"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_table_reads_rows_with_files_and_numbers(tmp_path: Path) -> None:
-    """Whole numbers become ints, numbers floats, and the named columns files beside the table."""
-    for name in "ab":
-        np.save(tmp_path / f"{name}.npy", np.full(2, ord(name)))
-    path = write(tmp_path, "image,label,weight,name\na.npy,1,0.5,x\nb.npy,2,1,y\n")
-    rows = af.table(path, files="image")
-    assert len(rows) == 2
-    first = next(iter(rows))
-    assert (first["label"], first["weight"], first["name"]) == (1, 0.5, "x")
-    assert isinstance(first["image"], af.File)
-    assert [row["image"][0] for row in rows.load(af.npy)] == [97, 98]
-    assert repr(rows).startswith("table(")
-    (batch,) = rows.load(af.npy).batch(2)
-    assert batch["label"].tolist() == [1, 2]
-    assert batch["image"].tolist() == [[97, 97], [98, 98]]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "header"),
-        ("a,b\n", "at least one row"),
-        ("a,b\n1\n", "row 2 .* has 1 fields"),
-        ("a,b\n1,2\n", "no column 'image'; it has a, b"),
-    ],
-)
-def test_a_table_that_is_wrong_says_how(tmp_path: Path, text: str, message: str) -> None:
-    """At the line that describes it."""
-    with pytest.raises(af.PipelineError, match=message):
-        af.table(write(tmp_path, text), files="image")
-
-
-def test_a_table_does_not_lead_out_of_its_folder(tmp_path: Path) -> None:
-    """Its paths are data, and data is not trusted."""
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (tmp_path / "secret.npy").write_bytes(b"x")
-    with pytest.raises(af.PipelineError):
-        af.table(write(inside, "image\n../secret.npy\n"), files="image")
-    with pytest.raises(FileNotFoundError):
-        af.table(write(inside, "image\nmissing.npy\n"), files="image")
 
 
 @st.composite
