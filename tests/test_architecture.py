@@ -57,7 +57,8 @@ CALLS = {
         "bridges/tf_queues.py",
     ),
     "ensure_future": STARTS_OTHERS,
-    "run_in_executor": STARTS_OTHERS,
+    # On the engine's threads where there is an engine: `lines` may also be used without one.
+    "run_in_executor": (*STARTS_OTHERS, "formats/lines.py"),
     "to_thread": STARTS_OTHERS,
     "run_coroutine_threadsafe": STARTS_OTHERS,
     "ThreadPoolExecutor": (),
@@ -240,7 +241,7 @@ def test_a_wrong_import_is_found(name: str, source: str) -> None:
             "queues/fifo.py",
             "import asyncio\nfrom .base import Base\nfrom asyncfeed.errors import ClosedError",
         ),
-        ("formats/lines.py", "import aiofiles"),
+        ("formats/lines.py", "import asyncio"),
         ("__init__.py", "from asyncfeed.queues import FIFO\nfrom .pipeline import Pipeline"),
     ],
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from time import perf_counter, thread_time
-from types import CoroutineType
 from typing import Any
 
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.origin import ItemPlace
 from asyncfeed.engine.threads import Lane, Threads
 from asyncfeed.stages.base import Work, usable_cores
+from asyncfeed.stages.policy import refuse_awaitable
 
 HOP_SECONDS = 2e-3
 HOP_BYTES = 1 << 20
@@ -127,13 +127,13 @@ class Hops:
         late = perf_counter() + LATE * self._scale * HOP_SECONDS if len(items) > 1 else math.inf
         filters = self._filters
         results: list[Any] = []
+        known: type | None = None
         for i, item in enumerate(items):
             try:
                 result = fn(item) if places is None else fn(item, places[i])
-                if type(result) is CoroutineType:
-                    result.close()
-                    message = f"{self._name} returned a coroutine; declare the function with `async def`"
-                    raise TypeError(message)
+                if type(result) is not known:
+                    refuse_awaitable(self._name, result)
+                    known = type(result)
                 results.append(result if not filters else item if result else DROPPED)
             except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
                 results.append(Raised(error))

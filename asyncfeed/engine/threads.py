@@ -206,7 +206,7 @@ def _stop_iteration(error: StopIteration) -> RuntimeError:
 
 
 class ThreadsExecutor(Executor):
-    """`Threads` as a `concurrent.futures.Executor`, for libraries that want one (aiofiles).
+    """`Threads` as a `concurrent.futures.Executor`, for `loop.run_in_executor`.
 
     Only `loop.run_in_executor` may be used with it, from the run's own loop.
     """

@@ -26,11 +26,12 @@ import threading
 import time
 from contextlib import suppress
 from time import perf_counter
-from types import CoroutineType, ModuleType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from asyncfeed.engine.shared import Arena, Failed
 from asyncfeed.errors import PipelineError
+from asyncfeed.stages.policy import refuse_awaitable
 
 BOOT = """
 import sys
@@ -158,10 +159,7 @@ def _call(fn: Any, items: Arena, results: Arena, name: str) -> bool:
     """Call the function for the next item and put down what comes of it; return whether that is a result."""
     try:
         result = fn(*items.get())
-        if type(result) is CoroutineType:
-            result.close()
-            message = f"{name} returned a coroutine; declare the function with `async def`"
-            raise TypeError(message)
+        refuse_awaitable(name, result)
     except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
         results.put(Failed(error, results.dumps))
         return False

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from contextvars import ContextVar
-from typing import Any
-
-import aiofiles
+from typing import BinaryIO
 
 from asyncfeed.errors import Corrupt
 from asyncfeed.storage.base import File
@@ -32,11 +31,13 @@ async def lines(file: File | str | os.PathLike[str], *, max_line: int = 1 << 24)
     <async_generator object lines at ...>
     """
     path = os.fspath(file)
-    handle = await _open(path)
+    loop, threads = asyncio.get_running_loop(), executor.get()
+    handle = _Handle(path)
     try:
+        await loop.run_in_executor(threads, handle.open)
         number = 1
         rest = bytearray()
-        while block := await handle.read(BLOCK):
+        while block := await loop.run_in_executor(threads, handle.read):
             *whole, tail = block.split(b"\n")
             for line in whole:
                 if rest:
@@ -50,28 +51,40 @@ async def lines(file: File | str | os.PathLike[str], *, max_line: int = 1 << 24)
         if rest:
             yield _decode(bytes(rest), path, number, max_line)
     finally:
-        # A thread closes it, whether or not we are here to see it: a second cancellation must not stop that.
-        await asyncio.shield(handle.close())
+        opened = handle.leave()
+        if opened is not None:
+            # A thread closes it, whether or not we are here to see it: a second cancellation must not stop that.
+            await asyncio.shield(loop.run_in_executor(threads, opened.close))
 
 
-async def _open(path: str) -> Any:
-    """Open a file, or, where that is cancelled meanwhile, close what the thread opens all the same."""
-    opened: list[Any] = []
-    abandoned = False
+class _Handle:
+    """A file that is opened and read on threads, and that may be left while it is opened: a disk may hang."""
 
-    async def opening() -> None:
-        opened.append(await aiofiles.open(path, "rb", buffering=BLOCK, executor=executor.get()))
-        if abandoned:
-            await opened[0].close()
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._left = False
+        self._lock = threading.Lock()
 
-    try:
-        await asyncio.shield(opening())
-    except asyncio.CancelledError:
-        abandoned = True  # and not waited for: the disk may hang
-        if opened:
-            await asyncio.shield(opened[0].close())
-        raise
-    return opened[0]
+    def open(self) -> None:
+        """Open the file, and close it at once if nobody wants it any more."""
+        file = open(self._path, "rb", buffering=BLOCK)  # noqa: SIM115, PTH123
+        with self._lock:
+            if not self._left:
+                self._file = file
+                return
+        file.close()
+
+    def read(self) -> bytes:
+        """Return the next bytes."""
+        assert self._file is not None
+        return self._file.read(BLOCK)
+
+    def leave(self) -> BinaryIO | None:
+        """Return the file for the caller to close; None if it is not open, now or later."""
+        with self._lock:
+            self._left = True
+            return self._file
 
 
 def _decode(line: bytes, path: str, number: int, max_line: int) -> str:

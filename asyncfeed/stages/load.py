@@ -10,7 +10,7 @@ from asyncfeed.errors import PipelineError
 from asyncfeed.formats.base import Decoder
 from asyncfeed.stages.base import Concurrency, Node, OnError, Work
 from asyncfeed.stages.batch import Batch
-from asyncfeed.stages.policy import check_fn, check_policy, is_async
+from asyncfeed.stages.policy import check_fn, check_policy, is_async, refuse_awaitable
 from asyncfeed.storage.base import Bytes, File
 from asyncfeed.storage.local import read_into
 from asyncfeed.trees import map_leaves
@@ -135,7 +135,9 @@ class _Decode:
     decoder: Decoder[Any]
 
     def __call__(self, file: File) -> Any:
-        return self.decoder.decode(read_into(file), file)
+        sample = self.decoder.decode(read_into(file), file)
+        refuse_awaitable("load", sample)
+        return sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,9 @@ class _Call:
     fn: Callable[[bytes], Any]
 
     def __call__(self, file: File) -> Any:
-        return self.fn(read_into(file).tobytes())
+        sample = self.fn(read_into(file).tobytes())
+        refuse_awaitable("load", sample)
+        return sample
 
 
 class _Contents(File):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from asyncfeed.errors import PipelineError
@@ -45,6 +45,18 @@ def check_fn(stage: str, fn: object) -> None:
 def is_async(fn: Callable[..., Any]) -> bool:
     """Whether a call of `fn` is to be awaited, or gone through with `async for`."""
     return _is(inspect.iscoroutinefunction, fn) or _is(inspect.isasyncgenfunction, fn)
+
+
+def refuse_awaitable(stage: str, result: object) -> None:
+    """Raise if a function that is called on a thread returned something to await: it would become the item."""
+    if not hasattr(type(result), "__await__"):
+        return
+    if isinstance(result, Coroutine):
+        result.close()  # or else Python warns that nobody awaited it
+    raise TypeError(
+        f"{stage} returned an awaitable ({type(result).__name__}); declare the function with `async def`, and "
+        "await it there"
+    )
 
 
 def _is(test: Callable[[object], bool], fn: object) -> bool:

@@ -18,7 +18,7 @@ import asyncfeed as af
 from asyncfeed.stages.base import Node
 from asyncfeed.testing import run_virtual
 from tests.conftest import SEEDS, Run
-from tests.engine.failing import BAD, COUNT, Oops, draw, draw_on_thread, kinds, raises, raises_later
+from tests.engine.failing import BAD, COUNT, Oops, draw, draw_on_thread, files, kinds, raises, raises_later
 
 KINDS = list(kinds(Path("/nowhere"), write=False))
 CONCURRENCY = ["auto", 1, 3, 64]
@@ -321,20 +321,64 @@ def test_a_timeout_inside_a_function_is_the_functions_own(seed: int) -> None:
     assert (drawn.items, type(drawn.error)) == ([0, 1, 2, 3], TimeoutError)
 
 
-async def _afn(x: Any) -> Any:
+async def _coroutine(x: Any) -> Any:
     return x
 
 
+class _Request:
+    """What is awaited and is no coroutine, as the request of an HTTP client or what Cython compiles."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __await__(self) -> Any:
+        yield from ()
+        return [self.x]
+
+
+def _future(x: Any) -> asyncio.Future[Any]:
+    loop = asyncio.SelectorEventLoop()
+    loop.close()
+    return asyncio.Future(loop=loop)
+
+
+AWAITABLES = pytest.mark.parametrize("awaitable", [_coroutine, _Request, _future])
+
+
+@AWAITABLES
 @pytest.mark.parametrize(
     "build",
     [
-        lambda numbers: numbers.map(lambda x: _afn(x)),
-        lambda numbers: numbers.filter(lambda x: _afn(x)),
-        lambda numbers: numbers.batch(1).map(lambda x: _afn(x), concurrency=1),
+        lambda numbers, awaitable: numbers.map(lambda x: awaitable(x)),
+        lambda numbers, awaitable: numbers.map(lambda x: x if x == 0 else awaitable(x)).skip(1),
+        lambda numbers, awaitable: numbers.filter(lambda x: awaitable(x)),
+        lambda numbers, awaitable: numbers.batch(1).map(lambda x: awaitable(x), concurrency=1),
     ],
 )
-def test_a_sync_function_that_returns_a_coroutine_is_told_what_to_write(build: Any) -> None:
+def test_a_sync_function_that_returns_an_awaitable_is_told_what_to_write(build: Any, awaitable: Any) -> None:
     """A lambda around an async function is the usual way to get there; nothing is left un-awaited."""
-    drawn = run_virtual(draw(build(af.items(range(3)))))
+    drawn = run_virtual(draw(build(af.items(range(3)), awaitable)))
     assert (drawn.items, type(drawn.error)) == ([], TypeError)
     assert "async def" in str(drawn.error)
+
+
+@AWAITABLES
+@pytest.mark.parametrize("tree", [lambda file: file, lambda file: (file, file), lambda file: {"x": file}])
+def test_a_decoder_that_returns_an_awaitable_is_told_the_same(tree: Any, awaitable: Any, tmp_path: Path) -> None:
+    """Also for a file in a tree; with a function, and with a `Decoder`."""
+
+    class Mine(af.Decoder[Any]):
+        name = "mine"
+
+        def decode(self, data: Any, file: af.File) -> Any:
+            return awaitable(data)
+
+    for decoder in (lambda data: awaitable(data), Mine()):
+        drawn = run_virtual(draw(files(tmp_path).map(tree).load(decoder)))
+        assert (drawn.items, type(drawn.error)) == ([], TypeError)
+        assert "async def" in str(drawn.error)
+
+
+def test_flat_map_awaits_whatever_can_be_awaited(seed: int) -> None:
+    """Its function may return an awaitable of an iterable."""
+    assert run_virtual(draw(af.items(range(3)).flat_map(lambda x: _Request(x))), seed=seed).items == [0, 1, 2]

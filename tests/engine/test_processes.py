@@ -185,9 +185,10 @@ def test_what_cannot_be_made_again_fails_its_own_item() -> None:
             assert [str(each.error) for each in feed.skipped] == ["not here"]
 
 
-def test_a_returned_coroutine_is_an_error() -> None:
+@pytest.mark.parametrize("fn", [fns.coroutine, fns.request])
+def test_a_returned_awaitable_is_an_error(fn: Any) -> None:
     """A sync function that returns what only a loop could run."""
-    _, error, _ = draw(mapped(fns.coroutine, 1))
+    _, error, _ = draw(mapped(fn, 1))
     assert isinstance(error, TypeError)
     assert "async def" in str(error)
 

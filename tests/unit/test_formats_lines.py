@@ -6,17 +6,16 @@ import asyncio
 import io
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import aiofiles
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import asyncfeed as af
 from asyncfeed.errors import Corrupt
 from asyncfeed.formats.lines import BLOCK, executor, lines
 from asyncfeed.storage.base import File
@@ -98,7 +97,7 @@ def test_reading_happens_on_the_threads_that_were_set(path: Path, monkeypatch: p
         seen.add(threading.current_thread().name)
         return opened(*args, **options)
 
-    monkeypatch.setattr("aiofiles.threadpool.sync_open", spy)
+    monkeypatch.setattr("asyncfeed.formats.lines.open", spy, raising=False)
 
     async def collect() -> list[str]:
         with ThreadPoolExecutor(1, "ours") as threads:
@@ -180,7 +179,7 @@ def test_the_file_is_closed_when_a_call_is_cancelled(
             held.gates = {call: gate}
             return held
 
-        monkeypatch.setattr("aiofiles.threadpool.sync_open", opened)
+        monkeypatch.setattr("asyncfeed.formats.lines.open", opened, raising=False)
         stream = lines(path)
         with ThreadPoolExecutor(2) as threads:
             executor.set(threads)
@@ -191,35 +190,68 @@ def test_the_file_is_closed_when_a_call_is_cancelled(
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            assert asyncio.all_tasks() == {asyncio.current_task()}
             gate.through.set()
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                with suppress(FileNotFoundError):
-                    await task
         assert not is_open(path)
 
     asyncio.run(scenario())
 
 
-def test_the_file_is_closed_when_it_opened_just_before_the_cancellation(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_is_closed_when_it_opened_just_before_the_cancellation(path: Path) -> None:
     path.write_bytes(b"a\n")
 
+    class AtOnce(ThreadPoolExecutor):
+        """Has a result before the loop can hear of it."""
+
+        def submit(self, fn: Any, /, *args: Any, **options: Any) -> Any:
+            future = super().submit(fn, *args, **options)
+            wait([future])
+            return future
+
     async def scenario() -> None:
-        opening = asyncio.Event()
-
-        async def opened(*_: Any, **__: Any) -> Any:
-            handle = await aiofiles.open(path, "rb")
-            asyncio.get_running_loop().call_soon(opening.set)
-            return handle
-
-        monkeypatch.setattr("asyncfeed.formats.lines.aiofiles", SimpleNamespace(open=opened))
-        task = asyncio.ensure_future(anext(lines(path)))
-        await opening.wait()
-        assert is_open(path)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        with AtOnce(1) as threads:
+            executor.set(threads)
+            task = asyncio.ensure_future(anext(lines(path)))
+            while not is_open(path):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
         assert not is_open(path)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("call", ["open", "read", "close"])
+def test_a_call_that_hangs_leaves_no_task_behind(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """Closing a feed over it waits for `grace` seconds, and ends; the loop is the user's."""
+    path.write_bytes(b"a\nb\n")
+
+    async def scenario() -> None:
+        gate = Gate()
+
+        def opened(name: str, *_: Any, **__: Any) -> Held:
+            if call == "open":
+                gate.wait()
+            held = Held(io.FileIO(name))
+            held.gates = {call: gate}
+            return held
+
+        monkeypatch.setattr("asyncfeed.formats.lines.open", opened, raising=False)
+        before = set(threading.enumerate())
+        feed = af.items([str(path)]).flat_map(lines).open(grace=0.01)
+        drawing = asyncio.ensure_future(anext(feed))
+        if call == "close":
+            await drawing
+        else:
+            await gate.reached.wait()
+        await feed.aclose()
+        await asyncio.wait([drawing])
+        assert call == "close" or isinstance(drawing.exception(), af.ClosedError)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        gate.through.set()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(30)
+
+    asyncio.run(scenario())
+    assert not is_open(path)
