@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test bench lint types unit clean
+.PHONY: demo test bench lint types unit pythons clean
 
 # A stamp for each set of extras, newer than what describes them.
 $(VENV)/bin/python:
@@ -29,7 +29,7 @@ $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 demo: $(VENV)/.demo
 	$(BIN)/python examples/digits.py
 
-test: lint types unit
+test: lint types unit pythons
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -45,6 +45,10 @@ unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -m quiet
 	$(BIN)/python -m pytest -m tensorflow
 
+# The core's tests, which need neither TensorFlow nor torch, on every other Python that this machine has.
+pythons: $(VENV)/.dev
+	.ci/pythons $(BIN)/python
+
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/work.py
@@ -56,4 +60,4 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/figure.py
 
 clean:
-	rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

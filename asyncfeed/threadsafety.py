@@ -270,8 +270,11 @@ class _Steps:
     def start(self, call: Callable[..., Awaitable[Any]], *args: Any) -> asyncio.Task[tuple[bool, Any]]:
         import asyncio  # noqa: PLC0415 - see `_begin`
 
-        step = asyncio.get_running_loop().create_task(_step(call, *args), name="asyncfeed-threadsafe")
-        self.waiting.append(step)
+        from asyncfeed.tasks import start_task  # noqa: PLC0415 - it imports asyncio
+
+        loop = asyncio.get_running_loop()
+        step = start_task(loop, _step(call, *args), loop=loop, name="asyncfeed-threadsafe")
+        self.waiting.append(step)  # before its first step, which looks whether the source draws from itself
         return step
 
     async def done(self, *steps: asyncio.Task[tuple[bool, Any]]) -> None:

@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 
 from asyncfeed.testing import Leaks, end_kept_processes, run_virtual
+from tests.eager import HAS_EAGER_TASKS, eagerly
 
 try:
     import uvloop
@@ -34,27 +35,48 @@ def seed(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-@pytest.fixture(params=[*(f"virtual-{seed}" for seed in SEEDS), "asyncio", "uvloop"])
+LOOPS = [*(f"virtual-{seed}" for seed in SEEDS), "asyncio", "uvloop", "debug"]
+if HAS_EAGER_TASKS:
+    LOOPS += [*(f"virtual-{seed}-eager" for seed in SEEDS[:2]), "asyncio-eager", "uvloop-eager"]
+
+
+@pytest.fixture(params=LOOPS)
 def loop_kind(request: pytest.FixtureRequest) -> str:
-    """Return the kind of loop that `run` uses: `virtual-<seed>`, `asyncio` or `uvloop`."""
-    if request.param == "uvloop" and uvloop is None:
+    """Return the kind of loop that `run` uses.
+
+    `virtual-<seed>`, `asyncio`, `uvloop`, `debug` (asyncio's debug mode), or one of these with `-eager`: a loop on
+    which a task runs up to its first wait before `create_task` returns.
+    """
+    kind = str(request.param)
+    if kind.startswith("uvloop") and uvloop is None:
         pytest.skip("needs uvloop")
-    return str(request.param)
+    return kind
+
+
+@pytest.fixture(params=[False, True] if HAS_EAGER_TASKS else [False], ids=["lazy", "eager"][: 1 + HAS_EAGER_TASKS])
+def eager(request: pytest.FixtureRequest) -> bool:
+    """Return whether the test is to run on a loop with eager tasks; it runs with and without."""
+    return bool(request.param)
 
 
 @pytest.fixture
 def run(loop_kind: str) -> Run:
     """Return a function that runs a coroutine on a new loop of this kind."""
-    kind, _, number = loop_kind.partition("-")
+    kind, *more = loop_kind.split("-")
+    wrap = eagerly if "eager" in more else _as_it_is
     if kind == "virtual":
-        return lambda main: run_virtual(main, seed=int(number))
+        return lambda main: run_virtual(wrap(main), seed=int(more[0]))
     factory = uvloop.new_event_loop if kind == "uvloop" else asyncio.SelectorEventLoop
 
     def run_real(main: Coroutine[Any, Any, Any] | Callable[[], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
-        with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(main if isinstance(main, Coroutine) else main())
+        with asyncio.Runner(loop_factory=factory, debug=kind == "debug") as runner:
+            return runner.run(wrap(main))
 
     return run_real
+
+
+def _as_it_is(main: Coroutine[Any, Any, Any] | Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+    return main if isinstance(main, Coroutine) else main()
 
 
 @pytest.fixture(autouse=True, scope="session")

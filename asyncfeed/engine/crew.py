@@ -18,6 +18,8 @@ class Crew:
 
     A worker that comes calls the next while items are left, so a stage whose function never waits keeps to a few
     of them, and one that waits soon has all. Where there is a `tuner`, it moves the limit.
+
+    `start` starts a worker, of which nothing runs inside that call: each new one calls the next.
     """
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop, start: Callable[[], None]) -> None:
@@ -46,7 +48,10 @@ class Crew:
         return self._workers - len(self._resting)
 
     def hire(self, begun: int = 0) -> None:
-        """Call one more worker, if there is one; if all work, ask the tuner, who counts the items `begun`."""
+        """Call one more worker, if there is one; if all work, ask the tuner, who counts the items `begun`.
+
+        No worker runs before this returns: the caller's own books may be written before or after it.
+        """
         self.short_handed = False
         tuner = self.tuner
         if self.working >= self.room and tuner is not None and tuner.limit == self.limit:

@@ -29,6 +29,7 @@ from asyncfeed.engine.threads import Threads, ThreadsExecutor
 from asyncfeed.errors import Failure
 from asyncfeed.formats import lines
 from asyncfeed.stats import FeedStats
+from asyncfeed.tasks import start_task
 
 log = logging.getLogger("asyncfeed")
 
@@ -80,9 +81,9 @@ class Run:
     # -- what steps use: see `Means`
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a task in the group of the run."""
+        """Start a task in the group of the run; nothing of it runs before this returns."""
         assert self._group is not None
-        task = self._group.create_task(coroutine, name=name)
+        task = start_task(self._group, coroutine, loop=self.loop, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
         if self._stopping:
@@ -131,7 +132,7 @@ class Run:
 
     def begin(self) -> asyncio.Task[None]:
         """Start `main` on the running loop, as a task of its own: no failure cancels the consumer's."""
-        task = self.loop.create_task(self.main(), name=self.name)
+        task = start_task(self.loop, self.main(), loop=self.loop, name=self.name)
         task.add_done_callback(self._main_ended)
         return task
 

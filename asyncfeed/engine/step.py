@@ -24,7 +24,7 @@ class Means(Protocol):
     budget: Budget
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a task in the group of the run."""
+        """Start a task in the group of the run; nothing of it runs before this returns."""
         ...
 
     def dismiss(self, task: asyncio.Task[None]) -> None:

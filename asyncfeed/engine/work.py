@@ -109,14 +109,13 @@ class WorkStep(Step):
                         await budget.admit(weight, self.depth, lambda e=entry: self._is_next(e, 0))  # type: ignore[misc]
                     entry.charged += weight
                     entry.weight = weight
+                if alone and self._progress.waiting:
+                    entry.awaited = 0  # before a worker can have its first item
                 self._untaken.append(entry)
                 self._current = self._untaken[0]
                 self._crew.hire()
-            if self._progress.waiting:
-                if count and alone:
-                    entry.awaited = 0
-                elif not count:
-                    self._progress.open()
+            elif self._progress.waiting:
+                self._progress.open()
             while not last and self._has_enough():
                 await self._room.wait()
 

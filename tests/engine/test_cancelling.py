@@ -156,11 +156,12 @@ def test_a_run_cancelled_before_its_first_step_wakes_its_consumer(run: Run) -> N
     """As when something cancels all tasks of the loop right after a draw began."""
 
     async def main() -> None:
-        draw = asyncio.ensure_future(anext(af.items(range(3)).open()))
         before = asyncio.all_tasks()
-        while asyncio.all_tasks() == before:
+        draw = asyncio.ensure_future(anext(af.items(range(3)).open()))
+        before.add(draw)
+        while not (begun := asyncio.all_tasks() - before):
             await asyncio.sleep(0)
-        for task in asyncio.all_tasks() - before:
+        for task in begun:
             task.cancel()
         with pytest.raises(af.ClosedError):
             await draw

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from asyncfeed.engine import channel, flat, hop, plan, source
 from asyncfeed.testing import run_virtual
+from tests.eager import eagerly
 from tests.engine.model import Case, pipelines
 
 slow = settings(max_examples=300, suppress_health_check=list(HealthCheck))
@@ -37,16 +38,19 @@ async def collect(pipeline: af.Pipeline[Any], memory_limit: int | None = None) -
     length=st.sampled_from([1, 2, 3, 17, channel.SPAN]),
     late=st.sampled_from([hop.LATE, -1]),
 )
-def test_a_pipeline_is_its_model(case: Case, seed: int, limit: int | None, length: int, late: float) -> None:
+def test_a_pipeline_is_its_model(
+    case: Case, seed: int, limit: int | None, length: int, late: float, eager: bool
+) -> None:
     """The same items in the same order, on any schedule, in runs of any length, however little memory there is.
 
-    Also where each hop to a thread ends too late, after its first item.
+    Also where each hop to a thread ends too late, after its first item, and on a loop with eager tasks.
     """
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(hop, "LATE", late))
         for module in (channel, flat, hop, plan, source):
             patches.enter_context(mock.patch.object(module, "SPAN", length))
-        got, used = run_virtual(collect(case.pipeline, limit), seed=seed)
+        main = collect(case.pipeline, limit)
+        got, used = run_virtual(eagerly(main) if eager else main, seed=seed)
     assert got == case.epoch()
     if "take" not in repr(case) and "zip" not in repr(case):  # these end before what is above them
         assert used == 0

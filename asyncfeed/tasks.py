@@ -1,0 +1,42 @@
+"""The one place where tasks are created, so that a new task never runs inside the call that creates it.
+
+Invariants:
+
+* Nothing of the coroutine runs before `start_task` has returned. A caller may thus create the task first and note
+  it afterwards, and the task finds everything noted.
+* A task that is cancelled before its first step leaves no coroutine that was never awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def start_task(
+    where: asyncio.AbstractEventLoop | asyncio.TaskGroup,
+    coroutine: Coroutine[Any, Any, T],
+    *,
+    loop: asyncio.AbstractEventLoop,
+    name: str,
+) -> asyncio.Task[T]:
+    """Create a task in `where`, on `loop`; its first step comes in a later turn of the loop.
+
+    asyncio promises that only as long as the loop has no task factory. `asyncio.eager_task_factory` (Python 3.12)
+    runs a task up to its first wait before `create_task` returns.
+    """
+    if loop.get_task_factory() is None:
+        return where.create_task(coroutine, name=name)
+    # Not `asyncio.Task(coroutine)`: that passes over the user's factory, and no group takes it.
+    task = where.create_task(_in_a_later_turn(coroutine), name=name)
+    # A task that is cancelled before its first step has begun neither coroutine, and only the outer one is closed.
+    task.add_done_callback(lambda _: coroutine.close())
+    return task
+
+
+async def _in_a_later_turn(coroutine: Coroutine[Any, Any, T]) -> T:
+    await asyncio.sleep(0)
+    return await coroutine
