@@ -9,16 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from asyncfeed.combine import concat, zip  # noqa: A004 - af.zip is Python's zip for pipelines
+from asyncfeed.combine import concat
+from asyncfeed.combine import zip as zip  # noqa: A004 - `af.zip`; not in `__all__`: it would hide Python's
 from asyncfeed.errors import (
     AsyncfeedError,
     ClosedError,
     Corrupt,
     Failure,
     PipelineError,
-    StateError,
     StoreError,
-    Unavailable,
 )
 from asyncfeed.formats.base import Decoder
 from asyncfeed.pipeline import Pipeline
@@ -27,6 +26,7 @@ from asyncfeed.storage.base import File
 from asyncfeed.tables import table
 
 if TYPE_CHECKING:
+    from asyncfeed import queues as queues
     from asyncfeed.bridges.pydataset import pydataset
     from asyncfeed.bridges.tf_queue_dataset import queue_dataset
     from asyncfeed.coordinator import Coordinator
@@ -53,9 +53,7 @@ __all__ = [
     "File",
     "Pipeline",
     "PipelineError",
-    "StateError",
     "StoreError",
-    "Unavailable",
     "arrays",
     "concat",
     "files",
@@ -71,7 +69,6 @@ __all__ = [
     "text",
     "threadsafe",
     "threadsafe_generator",
-    "zip",
 ]
 
 # What a description can do without is imported when it is first used: asyncio and the engine, the decoders.
@@ -92,14 +89,16 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name == "queues":  # a module, which becomes an attribute as it is imported
-        return import_module("asyncfeed.queues")
-    if name not in _LATER:
-        raise AttributeError(f"module 'asyncfeed' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LATER[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker that sees it takes every misspelt name for an object
+
+    def __getattr__(name: str) -> object:
+        if name == "queues":  # a module, which becomes an attribute as it is imported
+            return import_module("asyncfeed.queues")
+        if name not in _LATER:
+            raise AttributeError(f"module 'asyncfeed' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_LATER[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "queues"})

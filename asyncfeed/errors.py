@@ -5,9 +5,7 @@
     AsyncfeedError
     ├── PipelineError(ValueError)   a description that cannot run; raised by the line that wrote it
     ├── StoreError(OSError)
-    │   ├── Unavailable             a read that failed for now: how often it was tried, and the last cause
     │   └── Corrupt                 bytes that are not what they claim: short, bad header, changed, wrong checksum
-    ├── StateError(ValueError)      a checkpoint of another pipeline or version
     └── ClosedError                 used after close; never for the end of the data
 
 An item that fails keeps its own exception: none of these wraps it. What is known about the failure is
@@ -16,6 +14,7 @@ added to the exception as a note, and held as data in `Failure`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -32,20 +31,8 @@ class StoreError(AsyncfeedError, OSError):
     """Reading from storage failed."""
 
 
-class Unavailable(StoreError):
-    """A read did not succeed for now, after `attempts` tries."""
-
-    def __init__(self, message: str, *, attempts: int = 1) -> None:
-        super().__init__(message)
-        self.attempts = attempts
-
-
 class Corrupt(StoreError):
     """The bytes are not what they claim to be: cut short, a bad header, changed since they were listed."""
-
-
-class StateError(AsyncfeedError, ValueError):
-    """A checkpoint does not belong to this pipeline or this version."""
 
 
 class ClosedError(AsyncfeedError):
@@ -68,13 +55,15 @@ class Failure:
     """What the item is called: a file's path, or the item's place where it has no name."""
     ordinal: object
     epoch: int
-    attempt: int = 1
     traceback: TracebackType | None = field(default=None, repr=False, compare=False)
     """Where it was raised, without the frames that handing it on adds."""
 
     def note(self) -> str:
         """Return the line that is added to the exception."""
-        return (
-            f"asyncfeed: in stage {self.stage}, item {self.key} "
-            f"(ordinal {self.ordinal} of epoch {self.epoch}, attempt {self.attempt})"
-        )
+        return f"asyncfeed: in stage {self.stage}, item {self.key} (ordinal {self.ordinal} of epoch {self.epoch})"
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note to an exception; one that takes none, as a frozen dataclass, is still the one to raise."""
+    with suppress(Exception):
+        error.add_note(text)

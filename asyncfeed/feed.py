@@ -164,6 +164,11 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         run = self._run
         return [] if run is None or run.forked else run.outlet.take_ready(most, nbytes)
 
+    def _note_slow(self, reason: str) -> None:
+        """Count a slower way that a bridge takes, for `stats`."""
+        if self._run is not None:
+            self._run.crossings.note(reason)
+
     def __aiter__(self) -> Self:
         """Return the feed itself: iterating goes on where it stands."""
         return self
@@ -262,6 +267,28 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         await self.aclose()
 
     # -- looking
+
+    def __len__(self) -> int:
+        """Return how many items one run delivers in all; raises `TypeError` if that is not known."""
+        return len(self.pipeline)
+
+    def __bool__(self) -> bool:
+        """Return True: a feed is something, however many items it has."""
+        return True
+
+    def __repr__(self) -> str:
+        run, stopped = self._run, self._stopped
+        if run is not None:
+            stopped = run.outlet.stopped or stopped
+        if self.failure is not None:
+            state = f"failed with {type(self.failure.error).__qualname__}"
+        elif stopped is not None:
+            state = f"stopped: {stopped}"
+        elif run is None:
+            state = "not started"
+        else:
+            state = "at its end" if run.outlet.ended else "running"
+        return f"<Feed of {self.pipeline!r}, {state}, delivered {0 if run is None else run.outlet.delivered}>"
 
     @property
     def failure(self) -> Failure | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+
+NAME_WIDTH = 24
+"""Characters for the name of a figure that has a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,32 @@ class FeedStats:
     concurrency: tuple[tuple[str, int], ...] = ()
     """The name of each stage that calls a function, and how many calls at a time it may make: what was asked
     for, or what "auto" has found."""
+    slow_paths: tuple[tuple[str, int], ...] = ()
+    """What took a slower way than it might have, with the stage and the reason, and how many times it happened:
+    batches whose files were loaded one by one, items that crossed to TensorFlow one by one."""
 
     def __str__(self) -> str:
-        """Return the numbers as a table."""
+        """Return the numbers as a table that is 54 characters wide."""
+        import textwrap  # noqa: PLC0415 - few need it
+
+        lines = []
+        for name, value, rate in self._rows():
+            if len(name) <= NAME_WIDTH:
+                lines.append(f"{name:<{NAME_WIDTH}}{value:>14}{rate:>16}".rstrip())
+            else:  # a stage, which has no rate
+                *above, last = textwrap.wrap(name, NAME_WIDTH + 14, subsequent_indent="  ")
+                lines += [*above, f"{last:<{NAME_WIDTH + 16}}{value:>14}"]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the numbers as a table for a notebook."""
+        from html import escape  # noqa: PLC0415 - few need it
+
+        cells = (tuple(map(escape, row)) for row in self._rows())
+        rows = (f"<tr><th>{name}</th><td>{value}</td><td>{rate}</td></tr>" for name, value, rate in cells)
+        return "<table>\n" + "\n".join(rows) + "\n</table>"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
         seconds = max(self.seconds, 1e-9)
         rows = [
             ("batches", f"{self.batches:,}", f"{self.batches / seconds:,.0f} /s"),
@@ -45,7 +72,26 @@ class FeedStats:
         if self.skipped:
             rows.append(("skipped", f"{self.skipped:,}", ""))
         rows += [(f"at a time: {name}", f"{count:,}", "") for name, count in self.concurrency]
-        return "\n".join(f"{name:<24}{value:>14}{rate:>16}" for name, value, rate in rows)
+        rows += [(f"slow: {name}", f"{count:,}", "") for name, count in self.slow_paths if count]
+        return rows
+
+
+class SlowPaths:
+    """Counts what took a slower way, and why; any thread may."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+
+    def note(self, reason: str) -> None:
+        """Count one more for this reason."""
+        with self._lock:
+            self._counts[reason] = self._counts.get(reason, 0) + 1
+
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        """Return each reason and how many times it was noted."""
+        with self._lock:
+            return tuple(self._counts.items())
 
 
 def _size(nbytes: float) -> str:

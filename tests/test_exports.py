@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import subprocess
 import sys
@@ -9,9 +10,9 @@ import sys
 import asyncfeed as af
 
 PUBLIC = """
-AsyncfeedError ClosedError Coordinator Corrupt Decoder Failure Feed FeedStats File Pipeline PipelineError StateError StoreError
-Unavailable arrays concat files items json lines npy npz pydataset queue_dataset raw table text
-threadsafe threadsafe_generator zip
+AsyncfeedError ClosedError Coordinator Corrupt Decoder Failure Feed FeedStats File Pipeline PipelineError StoreError
+arrays concat files items json lines npy npz pydataset queue_dataset raw table text
+threadsafe threadsafe_generator
 """.split()
 
 METHODS = """
@@ -23,7 +24,7 @@ source stages take to_keras to_queue_runner to_tf unbatch
 def test_the_public_names_are_these_and_sorted() -> None:
     """A new name is a decision: it is added here."""
     assert af.__all__ == PUBLIC == sorted(PUBLIC)
-    assert set(PUBLIC) <= set(dir(af))
+    assert {*PUBLIC, "zip", "queues"} <= set(dir(af))
     for name in PUBLIC:
         assert getattr(af, name) is not None
 
@@ -53,6 +54,14 @@ def test_importing_brings_no_framework_and_no_loop() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_star_import_hides_no_name_of_python() -> None:
+    """`zip` is `af.zip` and nothing else."""
+    namespace: dict[str, object] = {}
+    exec("from asyncfeed import *", namespace)
+    assert not set(namespace) - {"__builtins__"} & set(dir(builtins))
+    assert [list(pair) for pair in af.zip(af.items([1]), af.items([2]))] == [[1, 2]]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -89,10 +89,13 @@ class Crossing:
                 if stacked is not None:
                     self._enqueue(ops.QueueEnqueueManyV2, handle=self._queue, components=stacked)
                     return
+                self._feed._note_slow("to_tf, one by one: small items that are not alike")  # noqa: SLF001
             while len(group) >= LEAST:
                 count = min(FEW, 1 << len(group).bit_length() - 1)  # few functions, as each takes 10 ms to trace
                 if sum(map(size_of, group[:count])) > ENOUGH:
-                    break  # the first was smaller than the others, which nothing counts if the source had them
+                    # The first was smaller than the others, which nothing counts if the source had them.
+                    self._feed._note_slow("to_tf, one by one: items larger than the first")  # noqa: SLF001
+                    break
                 try:
                     tensors = [tensor for item in group[:count] for tensor in layout.tensors(item)]
                 except Exception:  # noqa: BLE001 - below it is raised at its place

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from asyncfeed.coordinator.callbacks import Callbacks, Gate, on_loop, running_loop, settle
 from asyncfeed.coordinator.members import Member, TaskMember, ThreadMember, watch
-from asyncfeed.errors import ClosedError
+from asyncfeed.errors import ClosedError, note
 
 log = logging.getLogger("asyncfeed")
 
@@ -127,7 +127,7 @@ class Coordinator:
         first = errors[0][0]
         if first is not error:
             text = "".join(traceback.format_exception_only(error)).strip()
-            first.add_note(f"asyncfeed: later the coordinator was told of {text}")
+            note(first, f"asyncfeed: later the coordinator was told of {text}")
 
     def _call(self) -> None:
         raised = self._callbacks.call()

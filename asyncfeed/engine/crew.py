@@ -6,10 +6,10 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from asyncfeed.engine.origin import heed_cancel, note
+from asyncfeed.engine.origin import heed_cancel
 from asyncfeed.engine.step import Means
 from asyncfeed.engine.tuner import Tuner
-from asyncfeed.errors import Failure
+from asyncfeed.errors import Failure, note
 from asyncfeed.stages.base import Work
 
 

@@ -87,6 +87,11 @@ class FlatStep(Step):
         """Whether an item has been taken in and not sent on."""
         return self.sending or bool(self._slots)
 
+    @property
+    def calls(self) -> int:
+        """How many calls of the user's function it may make at a time."""
+        return self._crew.limit
+
     def drop(self) -> int:
         """Forget what is held."""
         nbytes = sum(slot.charged + slot.nbytes for slot in self._slots) + self._inbox.clear()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-from asyncfeed.errors import Failure
+from asyncfeed.errors import Failure, note
 from asyncfeed.stages.base import MemberError
 from asyncfeed.trees import find_files
 
@@ -25,12 +24,6 @@ def from_outside(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         except RuntimeError:  # no loop runs
             return True
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def note(error: BaseException, text: str) -> None:
-    """Add a note to an exception; one that takes none, as a frozen dataclass, is still the one to raise."""
-    with suppress(Exception):
-        error.add_note(text)
 
 
 def heed_cancel() -> None:

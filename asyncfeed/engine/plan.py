@@ -160,6 +160,8 @@ class _Compiler:
         return self._run * prod(1 if count is None else count for count in repeats)
 
     def _worker(self, work: Work, name: str, levels: int, origin: Origin, unit: int) -> Callable[[Channel], Step]:
+        if work.slow_paths is not None:
+            self._means.slow_paths.append(work.slow_paths)
         work_step = AsyncWork if work.kind == "async" else ThreadWork
         kind = FlatStep if work.shape == "flat" else work_step
         return lambda inbox: kind(work, name, self._means, levels, inbox, origin, unit)

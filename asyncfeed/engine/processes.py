@@ -23,11 +23,11 @@ from typing import Any
 from asyncfeed.engine import worker as program
 from asyncfeed.engine.hop import DROPPED, Hops, Raised
 from asyncfeed.engine.kept import KeptWorkers, kept
-from asyncfeed.engine.origin import ItemPlace, note
+from asyncfeed.engine.origin import ItemPlace
 from asyncfeed.engine.process import Worker, main_script, surroundings
 from asyncfeed.engine.shared import Arena, Failed
 from asyncfeed.engine.threads import Threads
-from asyncfeed.errors import PipelineError
+from asyncfeed.errors import PipelineError, note
 from asyncfeed.stages.base import Work, usable_cores
 from asyncfeed.stages.sending import called, pack
 

@@ -28,7 +28,7 @@ from asyncfeed.engine.step import Step
 from asyncfeed.engine.threads import Threads, ThreadsExecutor
 from asyncfeed.errors import Failure
 from asyncfeed.formats import lines
-from asyncfeed.stats import FeedStats
+from asyncfeed.stats import FeedStats, SlowPaths
 from asyncfeed.tasks import start_task
 
 log = logging.getLogger("asyncfeed")
@@ -62,6 +62,9 @@ class Run:
         self.budget = Budget(memory_limit)
         self.threads = Threads(loop, self.name)
         self.processes: list[Processes] = []
+        self.crossings = SlowPaths()
+        """What a bridge counts."""
+        self.slow_paths = [self.crossings]
         room, fixed = prefetched(description)
         self.outlet = Outlet(room, loop, self.budget, fixed=fixed)
         self.budget.freed = self.outlet.freed
@@ -260,6 +263,7 @@ class Run:
             memory_peak=self.budget.peak,
             memory_limit=self.budget.limit,
             concurrency=self._found if self._ended else self._concurrency(),
+            slow_paths=tuple(itertools.chain.from_iterable(each.counts() for each in self.slow_paths)),
         )
 
     def _concurrency(self) -> tuple[tuple[str, int], ...]:

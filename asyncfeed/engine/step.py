@@ -12,6 +12,7 @@ from asyncfeed.engine.processes import Processes
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import Failure
 from asyncfeed.stages.base import Span
+from asyncfeed.stats import SlowPaths
 
 
 class Means(Protocol):
@@ -22,6 +23,8 @@ class Means(Protocol):
     processes: list[Processes]
     """Where a stage adds its worker processes, so that the run can end them."""
     budget: Budget
+    slow_paths: list[SlowPaths]
+    """Where a stage adds what counts its slower ways."""
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task in the group of the run; nothing of it runs before this returns."""

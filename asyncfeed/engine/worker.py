@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from asyncfeed.engine.shared import Arena, Failed
-from asyncfeed.errors import PipelineError
+from asyncfeed.errors import PipelineError, note
 from asyncfeed.stages.policy import refuse_awaitable
 
 BOOT = """
@@ -166,8 +166,7 @@ def _call(fn: Any, items: Arena, results: Arena, name: str) -> bool:
     try:
         results.put(result)
     except BaseException as error:  # noqa: BLE001
-        with suppress(Exception):
-            error.add_note(f"asyncfeed: a result of type {type(result).__qualname__} cannot leave its process")
+        note(error, f"asyncfeed: a result of type {type(result).__qualname__} cannot leave its process")
         results.put(Failed(error, results.dumps))
         return False
     return True

@@ -138,13 +138,16 @@ def _layout(buffer: Bytes, entries: list[ZipInfo], members: dict[str, ZipInfo], 
     fixed.append((end, len(data)))
     headers: dict[str, Header] = {}
     before = []
+    if any(member.compress_type != ZIP_STORED for member in members.values()):
+        return None
     for key, member in members.items():
         at = member.header_offset
         first = at + _record(data, at, _LOCAL)
         header = parse_header(buffer[first : first + member.file_size], file)
         body = first + header.offset
-        plain = member.compress_type == ZIP_STORED and not (header.fortran_order and len(header.shape) > 1)
-        if not plain or header.dtype.hasobject or body + header.nbytes > start:
+        if header.fortran_order and len(header.shape) > 1:
+            return None
+        if header.dtype.hasobject or body + header.nbytes > start:
             return None
         fixed += [(at, at + _LOCAL_LOOSE[0]), (at + _LOCAL_LOOSE[1], body)]
         headers[key] = header._replace(offset=body)

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
 
 from asyncfeed.errors import Failure, PipelineError
+from asyncfeed.stats import SlowPaths
 
 NO_MARK = -1
 """The `mark` of a span after which no epoch ends."""
@@ -191,6 +192,8 @@ class Work:
     """How many bytes the result will need, where that is known from the item."""
     inline: Callable[[Any], bool] | None = None
     """Whether this item is so small that the loop itself may do it; only for functions of our own."""
+    slow_paths: SlowPaths | None = None
+    """Counts the calls that took a slower way; only for functions of our own."""
 
 
 Step = Algorithm | Work

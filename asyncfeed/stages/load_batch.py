@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from asyncfeed.errors import AsyncfeedError
 from asyncfeed.formats.base import Decoder
 from asyncfeed.stages.base import MemberError, Node, Place, Step, Work
 from asyncfeed.stages.batch import Batch, Group
 from asyncfeed.stages.collate import Where, collate, stack, transpose
 from asyncfeed.stages.pad import Pad
 from asyncfeed.stages.pool import Pool
-from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, Surprise
+from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, Surprise, fitting
+from asyncfeed.stats import SlowPaths
 from asyncfeed.storage.base import File
 from asyncfeed.storage.scatter import Opener
 from asyncfeed.trees import Spec, Tree, leaf_spec, unflatten
@@ -42,13 +42,15 @@ class LoadBatch(Node):
         (each,) = self.load.steps()
         assert isinstance(each, Work)
         assert isinstance(self.load.decoder, Decoder)
-        read = ReadBatch(self.load.decoder, each.fn, str(self.load), self.batch.padding)
+        slow_paths = SlowPaths()
+        read = ReadBatch(self.load.decoder, each.fn, str(self.load), self.batch.padding, slow_paths)
         work = Work(
             read,
             "thread",
             placed=True,
             concurrency=self.load.concurrency,
             cost=Cost(each.cost, self.batch.padding),
+            slow_paths=slow_paths,
         )
         return [Group(self.batch.size, self.batch.drop_remainder), work]
 
@@ -92,6 +94,8 @@ class ReadBatch:
     long_way: Callable[[Any], Any]
     stage: str
     padding: Pad | None
+    slow_paths: SlowPaths
+    """Counts the batches whose files were loaded one by one, by reason."""
     _rows: dict[int, HeadedRows | LaidOutRows] = field(default_factory=dict)
     """What reads the column of this number."""
     _pool: Pool = field(default_factory=Pool)
@@ -99,12 +103,13 @@ class ReadBatch:
 
     def __call__(self, samples: list[Tree], place: Place) -> Tree:
         """Return the batch."""
-        columns = _columns(samples)
-        if columns is not None:
-            try:
-                return self._assemble(*columns, place)
-            except (Surprise, OSError, AsyncfeedError, ValueError):
-                pass  # the long way finds it, too, and says where
+        try:
+            return self._assemble(*_columns(samples), place)
+        except Surprise as surprise:
+            reason = str(surprise)
+        except OSError as error:  # the long way finds it, too, and says where
+            reason = f"{type(error).__name__} while a file was read"
+        self.slow_paths.note(f"{self.stage}, one by one: {reason}")
         loaded = []
         for member, sample in enumerate(samples):
             try:
@@ -117,12 +122,12 @@ class ReadBatch:
         batch: list[Any] = []
         lengths: list[Any] = []
         pad = self.padding
-        values = [None] * len(columns) if pad is None else pad.values(spec)
+        values = [None] * len(columns) if pad is None else fitting(pad.values, spec)
         for number, (column, value) in enumerate(zip(columns, values, strict=True)):
             where = Where(spec, number, place.name)
             true = None
             if type(column[0]) is not File:
-                array = stack(column, where, self._pool.empty)
+                array = fitting(stack, column, where, self._pool.empty)
             elif pad is None:
                 array = self._reader(number).read(column)
             else:
@@ -140,14 +145,14 @@ class ReadBatch:
         return reader
 
 
-def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec] | None:
-    """Return the leaves of the samples column by column, where files and others do not mix in one."""
+def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec]:
+    """Return the leaves of the samples column by column; raise `Surprise` if files and others mix in one."""
     kinds = set(map(type, samples))
     if kinds == {File}:
         return [samples], leaf_spec()
-    try:
-        columns, spec = transpose(samples, str)
-    except ValueError:
-        return None
-    uniform = all(len(set(map(type, column))) == 1 or type(column[0]) is not File for column in columns)
-    return (columns, spec) if uniform and any(type(column[0]) is File for column in columns) else None
+    columns, spec = fitting(transpose, samples, str)
+    if not all(len(set(map(type, column))) == 1 or type(column[0]) is not File for column in columns):
+        raise Surprise("a leaf is a file in some samples and not in others")
+    if not any(type(column[0]) is File for column in columns):
+        raise Surprise("the first sample holds no file")
+    return columns, spec

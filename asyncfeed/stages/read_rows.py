@@ -7,10 +7,10 @@ but that the batch has to be loaded file by file.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from asyncfeed.trees import Tree, flatten, unflatten
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 PROBE = 256
 """How many bytes hold a header as `numpy.save` writes it: 128, or 192 for a long list of fields."""
 MOST = 256
@@ -36,8 +39,20 @@ REMEMBERED = 1024
 """How many headers of a ragged column are known by their bytes."""
 
 
+DIFFERS = "a file differs from the first in its header or size"
+NO_LAYOUT = "the arrays are compressed, pickled, or too many"
+
+
 class Surprise(Exception):
-    """Something is not as the first file of the batch promised."""
+    """Something is not as the first file of the batch promised; it says what."""
+
+
+def fitting(check: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call what refuses data that does not fit; the long way refuses it, too, and names the sample."""
+    try:
+        return check(*args, **kwargs)
+    except ValueError:
+        raise Surprise("the samples do not fit together") from None
 
 
 class HeadedRows:
@@ -65,7 +80,7 @@ class HeadedRows:
                 parts = (found, body[start : start + size]) if head else (body[start : start + size],)
                 if not scatter(fd, file, parts, total) or found != head:
                     self._known = None
-                    raise Surprise
+                    raise Surprise(DIFFERS)
                 start += size
         return out
 
@@ -75,16 +90,16 @@ class HeadedRows:
         """Read files that differ in axis 0 into the rows of one array, padded; return it with the lengths."""
         header, _, known = self._first(files[0])
         if not header.shape:
-            raise Surprise
+            raise Surprise("a sample without axes cannot be padded")
         tail, dtype, offset = header.shape[1:], header.dtype, header.offset
         unit = prod(tail) * dtype.itemsize
         if not unit or any(file.size is None for file in files):
-            raise Surprise
+            raise Surprise("files without data, or of unknown size")
         lengths = [((file.size or 0) - offset) // unit for file in files]
-        shape = pad.shape_for([(length, *tail) for length in lengths], where)
+        shape = fitting(pad.shape_for, [(length, *tail) for length in lengths], where)
         if shape[1:] != tail:
-            raise Surprise
-        fill = fill_value(value, dtype, where)
+            raise Surprise("pad changes more than the first axis")
+        fill = fitting(fill_value, value, dtype, where)
         out = self._pool.empty((len(files), *shape), dtype)
         body = _bytes(out)
         found = bytearray(offset)
@@ -94,12 +109,12 @@ class HeadedRows:
                 start = place * row
                 inside = body[start : start + length * unit]
                 if not scatter(fd, file, (found, inside) if offset else (inside,), offset + length * unit):
-                    raise Surprise
+                    raise Surprise(DIFFERS)
                 text = bytes(found)
                 if known.get(text) != length:
                     said = self._decoder.probe(np.frombuffer(text, np.uint8), file)
                     if said[:4] != ((length, *tail), dtype, False, offset):
-                        raise Surprise
+                        raise Surprise(DIFFERS)
                     if len(known) < REMEMBERED:
                         known[text] = length
                 if length < shape[0]:
@@ -114,9 +129,10 @@ class HeadedRows:
         buffer = read_into(file)
         header = self._decoder.probe(buffer[:PROBE], file)
         if header.offset + header.nbytes != len(buffer):
-            raise Surprise  # memory for a batch of what is not there must not be asked for
+            # Memory for a batch of what is not there must not be asked for.
+            raise Surprise("a file is not as long as its header says")
         if header.fortran_order and len(header.shape) > 1:
-            raise Surprise
+            raise Surprise("an array is in Fortran order")
         self._known = known = header, buffer[: header.offset].tobytes(), {}
         return known
 
@@ -144,21 +160,21 @@ class LaidOutRows:
                 rows = parts[1::2] = [body[place * size : (place + 1) * size] for body, size in bodies]
                 if not scatter(fd, file, parts, template.size) or not template.fits(found, rows):
                     self._template = None
-                    raise Surprise
+                    raise Surprise(DIFFERS)
         return template.sample(made)
 
     def read_ragged(self, files: Sequence[File], pad: Pad, value: object, where: Where) -> tuple[Tree, Any]:
         """Do nothing: such files are padded when they are samples."""
-        raise Surprise
+        raise Surprise("files with several arrays are padded after they are loaded")
 
     def _learn(self, file: File) -> _Template:
         if self._hopeless:
-            raise Surprise
+            raise Surprise(NO_LAYOUT)
         buffer = read_into(file)
         layout = self._decoder.layout(buffer, file)
         if layout is None or len(layout.headers) > MOST:
             self._hopeless = True  # compressed, say: the others will be, too, and a look at each is not free
-            raise Surprise
+            raise Surprise(NO_LAYOUT)
         template = self._template = _Template(buffer, layout)
         return template
 

@@ -56,7 +56,7 @@ class Store(Protocol):
 
     Keys are relative to the store. A range is (first byte, byte after the last). Buffers come back whole and
     writable. An object that is not there raises `FileNotFoundError`, one that may not be read
-    `PermissionError`, one that cannot be read for now `Unavailable`, and one that comes back short `Corrupt`.
+    `PermissionError`, and one that comes back short `Corrupt`.
     """
 
     async def read(self, key: str) -> Bytes:

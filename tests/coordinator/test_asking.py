@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -313,3 +314,18 @@ def test_a_stop_may_be_asked_for_at_any_line_of_any_method(method: str) -> None:
             break
         assert coord.should_stop() or method == "clear_stop"
     assert line > 2
+
+
+def test_a_first_exception_that_takes_no_notes_is_still_the_one_that_is_raised() -> None:
+    """As a frozen dataclass; what came later is in `exceptions`."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):
+        text: str
+
+    coord = af.Coordinator()
+    first, second = Frozen("first"), ValueError("second")
+    coord.request_stop(first)
+    coord.request_stop(second)
+    assert coord.exceptions == (first, second)
+    assert raised_by_join(coord) is first

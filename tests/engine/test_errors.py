@@ -95,10 +95,10 @@ def test_a_failure_says_stage_key_ordinal_and_epoch(kind: str, tmp_path: Path) -
     assert failure is not None
     assert failure.error is drawn.error
     assert failure.stage.startswith(case.stage)
-    assert (failure.key, failure.epoch, failure.attempt) == (case.key, 0, 1)
+    assert (failure.key, failure.epoch) == (case.key, 0)
     assert case.ordinal is None or failure.ordinal == case.ordinal
     assert drawn.error.__notes__ == [failure.note()]
-    for part in (failure.stage, case.key, f"ordinal {failure.ordinal}", "epoch 0", "attempt 1"):
+    for part in (failure.stage, case.key, f"ordinal {failure.ordinal}", "epoch 0"):
         assert part in failure.note()
 
 

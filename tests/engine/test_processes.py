@@ -149,7 +149,7 @@ def test_an_error_is_that_of_threads(fn: Any, kind: type[BaseException], text: s
     assert text in str(error)
     assert failure is not None
     assert failure.error is error
-    assert (failure.key, failure.ordinal, failure.epoch, failure.attempt) == ("number 7", 7, 0, 1)
+    assert (failure.key, failure.ordinal, failure.epoch) == ("number 7", 7, 0)
     assert failure.stage.startswith(f"map({fn.__name__}")
     assert failure.note() in error.__notes__
     assert isinstance(error.__cause__, RemoteTraceback)

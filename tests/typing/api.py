@@ -55,6 +55,10 @@ def check() -> None:
         assert_type(item, int)
     with ints.map(fetch).open() as feed:
         assert_type(next(feed), str)
+        assert_type(len(feed), int)
+        assert_type(feed.stats().slow_paths, tuple[tuple[str, int], ...])
+    assert_type(af.zip(ints, ints), af.Pipeline[tuple[Any, ...]])
+    assert_type(af.queues.FIFOQueue(3, [int]).size(), int)
 
 
 @af.threadsafe_generator
@@ -90,6 +94,7 @@ async def check_async() -> None:
 
 
 def check_mistakes() -> None:
+    af.fils("*.npy")  # type: ignore[attr-defined]
     ints = af.items(range(3))
     ints.map(length)  # type: ignore[arg-type]
     ints.map(noisy)  # type: ignore[arg-type]

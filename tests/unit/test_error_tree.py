@@ -11,9 +11,7 @@ def test_the_tree_is_as_drawn() -> None:
     for error, bases in {
         errors.PipelineError: (errors.AsyncfeedError, ValueError),
         errors.StoreError: (errors.AsyncfeedError, OSError),
-        errors.Unavailable: (errors.StoreError,),
         errors.Corrupt: (errors.StoreError,),
-        errors.StateError: (errors.AsyncfeedError, ValueError),
         errors.ClosedError: (errors.AsyncfeedError,),
     }.items():
         assert error.__bases__ == bases
@@ -21,6 +19,11 @@ def test_the_tree_is_as_drawn() -> None:
         assert error.__name__ in (errors.__doc__ or "")
 
 
-def test_unavailable_says_how_often_it_was_tried() -> None:
-    """As data, beside the message."""
-    assert errors.Unavailable("the store is away", attempts=3).attempts == 3
+def test_no_other_error_is_public() -> None:
+    """Each is raised somewhere: one that is only announced would be caught in vain."""
+    public = {
+        name
+        for name in dir(af)
+        if isinstance(getattr(af, name), type) and issubclass(getattr(af, name), Exception)
+    }
+    assert public == {"AsyncfeedError", "PipelineError", "StoreError", "Corrupt", "ClosedError"}
