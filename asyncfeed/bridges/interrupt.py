@@ -5,10 +5,15 @@ TensorFlow's C++ takes none, so a Ctrl-C is noted, and nothing happens until the
 Python also writes a byte to `signal.set_wakeup_fd`. A thread that reads it ends the wait, with an error; Python's
 own handler then raises `KeyboardInterrupt`, before the error is anybody's. Nothing here raises one of its own, so
 each Ctrl-C is still exactly one.
+
+The main thread need not wait yet when the byte is read. A `tf.function` that loops over a dataset starts runs,
+takes what is ready, and waits later, all within one call. So the Ctrl-C stays pending until the main thread takes
+a step of Python code. Until then each run asks `pending()` as it starts and before it waits for data.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -42,6 +47,8 @@ class Interrupts:
         self._waits = waits
         self._sender: socket.socket | None = None
         self._recovery: Recovery | None = None
+        self._unhandled: set[int] = set()
+        """SIGINT, from when it is heard until the main thread takes a step of Python code."""
 
     def install(self) -> None:
         """Listen, where nobody else does; does nothing on any thread but the main one.
@@ -68,14 +75,20 @@ class Interrupts:
         Pump(THREAD, iter(partial(receiver.recv, 64), b""), self._heard, lambda _: receiver.close())
         return sender
 
+    def pending(self) -> bool:
+        """Return whether the main thread is in TensorFlow and cannot handle a Ctrl-C before it is out."""
+        return bool(self._unhandled) and _main_is_in_tensorflow()
+
     def _heard(self, numbers: bytes) -> None:
         # A handler of the user's may let everything go on, so nothing is broken for it.
         if signal.SIGINT not in numbers or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return
-        if not _main_is_in_tensorflow():
-            return  # it sees the signal by itself
+        self._unhandled.add(signal.SIGINT)
+        _clear_on_main(self._unhandled)
         if self._recovery is not None:
             self._recovery.expect()
+        if not _main_is_in_tensorflow():
+            return  # it sees the signal by itself
         for each in self._waits():
             each.interrupt()
 
@@ -85,6 +98,17 @@ class Interrupts:
             held = signal.set_wakeup_fd(-1)
             if held not in (-1, sender.fileno()):
                 signal.set_wakeup_fd(held)
+
+
+def _clear_on_main(found: set[int]) -> None:
+    """Have the main thread clear a set, which is never let go, before its next step of Python code.
+
+    It handles signals before that. What it calls is C code alone: in a Python function a second Ctrl-C would be
+    handled, and lost.
+    """
+    api = ctypes.pythonapi
+    clear = ctypes.cast(api.PySet_Clear, ctypes.c_void_p)
+    api.Py_AddPendingCall(clear, ctypes.c_void_p(id(found)))
 
 
 def _main_is_in_tensorflow() -> bool:

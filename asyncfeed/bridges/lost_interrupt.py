@@ -1,14 +1,13 @@
-"""A Ctrl-C that TensorFlow would lose on Python 3.11.
+"""A Ctrl-C that pybind11 would lose on Python 3.11.
 
-A Ctrl-C that is pending when TensorFlow's C++ raises is handled at the first step of Python code after that:
-inside the constructor of the exception. On Python 3.11 pybind11 then finds another exception than it made, and
-raises `RuntimeError: MISMATCH of ... exception types ... REPLACED BY KeyboardInterrupt` in place of it. Later
-versions construct exceptions before pybind11 looks. There are two such places, mended in two ways:
+A Ctrl-C that is pending when TensorFlow's C++ raises is handled at the first step of Python code after that.
+This step is inside the constructor of the exception. On Python 3.11 pybind11 then finds another exception
+than it made, and raises `RuntimeError: MISMATCH of ... exception types ... REPLACED BY KeyboardInterrupt` in
+its place. Later versions of Python construct exceptions before pybind11 looks.
 
-* An operation raises TensorFlow's `_NotOkStatusException`. It gets a subclass whose constructor is C code, so that
-  the signal is handled after it.
-* A function (`fit` runs one) raises a public error. There the signal is sent once more, if it was lost: a pending
-  call, which Python makes on the main thread after it has handled signals, sees the `RuntimeError` being handled.
+So the signal is sent once more if it was lost. A pending call, which Python makes on the main thread after it
+has handled signals, sees that `RuntimeError` being handled. The `KeyboardInterrupt` is then raised one step
+later: if an `except` clause for the `RuntimeError` is near, in its block.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
-from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 LOST = "REPLACED BY KeyboardInterrupt"
 
@@ -36,10 +34,8 @@ class Recovery:
 
     @classmethod
     def made(cls) -> Self | None:
-        """Return one where it is needed, and possible: TensorFlow's part of it is not public."""
-        if sys.version_info >= (3, 12) or not _construct_in_c():
-            return None
-        return cls()
+        """Return one where it is needed."""
+        return None if sys.version_info >= (3, 12) else cls()
 
     def expect(self) -> None:
         """Look, as soon as the main thread runs Python code, whether an interrupt was lost; from any thread."""
@@ -51,27 +47,3 @@ class Recovery:
             # Not from here: what is raised here is lost, too. This is done when this call is over.
             self._add(self._trip_address, int(signal.SIGINT))
         return 0
-
-
-def _construct_in_c() -> bool:
-    """Let TensorFlow construct what operations raise without a step of Python code; return whether it can be."""
-    try:
-        from tensorflow.python import pywrap_tfe
-        from tensorflow.python.eager import core
-
-        base: Any = core._NotOkStatusException  # noqa: SLF001 - the class is not public, nor is the next function
-        register = pywrap_tfe.TFE_Py_RegisterExceptionClass
-    except (ImportError, AttributeError):
-        return False
-
-    class NotOkStatus(base):  # type: ignore[misc]
-        """An operation's error, constructed of its message, code and payloads."""
-
-        __init__ = Exception.__init__
-        # As attributes, TensorFlow sets one; but found only when they are asked for.
-        message = cached_property(lambda self: self.args[0])
-        code = cached_property(lambda self: self.args[1])
-        payloads = cached_property(lambda self: self.args[2])
-
-    register(NotOkStatus)
-    return True

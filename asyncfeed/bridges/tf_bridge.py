@@ -73,7 +73,8 @@ class Bridge:
             next_func=self._next(tuple(layout.specs)),
             finalize_func=self._finish,
             output_types=[spec.dtype for spec in layout.specs],
-            output_shapes=[spec.shape for spec in layout.specs],
+            # As lists: TensorFlow's C++ asks a TensorShape for its length, in Python, and loses a Ctrl-C there.
+            output_shapes=[None if spec.shape.rank is None else spec.shape.as_list() for spec in layout.specs],
         )
         dataset = tf.data.experimental.from_variant(variant, layout.signature)
         self._offers[token] = offer
@@ -155,12 +156,13 @@ class Bridge:
         with tf.device("CPU:0"):
             capacity = MOST if together and 0 < layout.nbytes <= SMALL else 1
             queue = self._new_queue(str(name), [spec.dtype for spec in layout.specs], capacity)
-        thread = f"asyncfeed-tf-{number}-pump"
         free = partial(self._names.append, name)
         refuse = partial(self._refuse, number)
-        self._crossings[number] = Crossing(
-            tf, run, layout, queue, thread, free, refuse, self._enqueues, together=together
+        crossing = Crossing(
+            tf, run, layout, queue, free, refuse, self._enqueues, self.interrupts.pending, together=together
         )
+        self._crossings[number] = crossing  # before it starts: it may be refused at once, and taken out
+        crossing.start(f"asyncfeed-tf-{number}-pump")
         return queue, number
 
     def _close(self, run: Any) -> int:

@@ -32,6 +32,7 @@ LEAST, FEW, ENOUGH = 4, 16, 16 << 20
 """How many larger items cross together: two take longer so than one by one. And how many bytes these may have."""
 LET_GO = "TensorFlow let go of the iterator"
 CTRL_C = "Ctrl-C, while TensorFlow waited for it"
+END: Any = object()
 KINDS = (ValueError, TypeError, MemoryError, NotImplementedError)
 """What TensorFlow has an error of its own for."""
 
@@ -45,10 +46,10 @@ class Crossing:
         run: tuple[Feed[Any], Iterator[Any]],
         layout: Layout,
         queue: Any,
-        name: str,
         free: Callable[[], None],
         refuse: Callable[[], None],
         enqueues: Callable[[tuple[Any, ...], int], Callable[..., Any]],
+        pending: Callable[[], bool],
         *,
         together: bool,
     ) -> None:
@@ -59,16 +60,27 @@ class Crossing:
         self._free = free
         self._refuse = refuse
         self._enqueues = enqueues
+        self._pending = pending
         self._lock = threading.Lock()
+        self._drawing = False
         self._let_go = self._ended = self._finished = self._refused = False
         self._error: BaseException | None = None
-        self._feed, items = run
+        self._feed, self._items = run
+
+    def start(self, name: str) -> None:
+        """Start the thread that fills the queue."""
+        items, self._items = self._items, iter(())  # not to be held when they have ended
         Pump(name, self._groups(items), self._put, self._done)
 
     def _groups(self, items: Iterator[Any]) -> Iterator[list[Any]]:
         """Yield the items in order: one that is waited for, and with it those that are there."""
         first = True
-        for item in items:
+        while True:
+            self._begin_to_draw()
+            item = next(items, END)
+            self._drawing = False
+            if item is END:
+                return
             group = [item]
             # The first goes at once. Keras' bridge counts what may be on its way to nobody.
             if self._together and not first:
@@ -79,6 +91,17 @@ class Crossing:
             del item
             yield group
             del group  # not to be held while the next one is waited for
+
+    def _begin_to_draw(self) -> None:
+        """End the run at a Ctrl-C that came while it had items ready, if the main thread is still in TensorFlow.
+
+        `_drawing` is set before the question, and a Ctrl-C is pending before `interrupt` reads it: so one of the
+        two sees the other.
+        """
+        with self._lock:
+            self._drawing = True
+        if self._pending():
+            self.interrupt()
 
     def _put(self, group: list[Any]) -> None:
         """Put items into the queue; waits, in C++, while it is full."""
@@ -125,20 +148,24 @@ class Crossing:
         self._end(ended=True)
 
     def interrupt(self) -> None:
-        """Fail, where the queue is empty, so that TensorFlow may wait: with an error, never as at the end.
+        """Fail, if TensorFlow may have to wait for the next item: with an error, never as at the end.
 
+        While the run has an item on its way into TensorFlow's queue, it is left alone: it asks again after that.
         An item that is put meanwhile is delivered before it, or given up. TensorFlow may ask again after an error,
         as a `prefetch` does, and would take an end for one: `repeat` would begin anew.
         """
         tf = self._tf
         with self._lock:  # while it is held the queue is not given back
-            if self._ended or self._finished or int(tf.raw_ops.QueueSizeV2(handle=self._queue)) > 0:
+            if self._ended or self._finished or not (self._drawing or self._is_empty()):
                 return
             self._let_go = self._refused = True
             self._refuse()
             tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=True)
         self._feed.stop(CTRL_C)
         self._end(finished=True)
+
+    def _is_empty(self) -> bool:
+        return int(self._tf.raw_ops.QueueSizeV2(handle=self._queue)) == 0
 
     def finish(self) -> Exception | None:
         """Stop the feed; return what to raise, where the run failed and the consumer has got all before that.
@@ -147,7 +174,7 @@ class Crossing:
         """
         self._feed.stop(LET_GO)
         error, self._error = self._error, None
-        if error is not None and int(self._tf.raw_ops.QueueSizeV2(handle=self._queue)) == 0:
+        if error is not None and self._is_empty():
             return as_text(error, self._feed.failure)
         self._end(finished=True)
         return None

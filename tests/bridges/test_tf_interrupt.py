@@ -142,6 +142,54 @@ for name, way in ways.items():
     tell(name, **use(way))
 """
 
+LATER = r"""
+def ends(way):
+    try:
+        way()
+        return "the end"
+    except BaseException as error:
+        return type(error).__name__
+
+@tf.function(autograph=False)
+def total(dataset):
+    return dataset.reduce(tf.constant(0, tf.int64), lambda sum, item: sum + item)
+
+def heard():
+    while not bridge().interrupts._unhandled:
+        time.sleep(0.001)
+
+def sends(_):
+    os.kill(os.getpid(), signal.SIGINT)
+    heard()
+
+scalar = tf.TensorSpec((), tf.int64)
+never = af.items(range(9)).map(lambda _: threading.Event().wait(60))
+
+# -- before a function's first run is there, or a later one
+
+total(af.items(range(3)).to_tf())  # so that it is traced
+came = ends(lambda: total(af.items(range(9)).map(waits).to_tf(output_signature=scalar, on_open=sends)))
+tell("before the run", came=came, left=threads_left(), pending=len(bridge().interrupts._unhandled))
+
+opened = []
+def second(feed):
+    opened.append(feed)
+    if len(opened) == 2:
+        sends(feed)
+data = af.items(range(3)).to_tf(on_open=second)
+came = ends(lambda: total(data.repeat()))
+tell("between two runs", came=came, runs=len(opened), left=threads_left())
+
+# -- with items ready, in a function that goes on to draw
+
+def full():
+    return all(int(tf.raw_ops.QueueSizeV2(handle=each._queue)) for each in bridge()._crossings.values())
+
+ready = af.items(range(1000)).repeat().to_tf()
+interrupt_when(lambda: bridge()._crossings and in_tensorflow() and full())
+tell("items ready", came=ends(lambda: total(ready)), left=threads_left())
+"""
+
 ELSE = r"""
 def other_thread(function):
     thread = threading.Thread(target=function)
@@ -304,6 +352,25 @@ def test_ctrl_c_ends_a_wait_with_exactly_one_keyboard_interrupt_and_the_run(way:
     assert told["came"] == {"KeyboardInterrupt": 4}
     assert (told["left"], told["runs"]) == (0, 0)
     assert "the feed was stopped" in told["closed"]
+
+
+@pytest.mark.parametrize("moment", ["before the run", "between two runs", "items ready"])
+def test_ctrl_c_ends_a_function_that_does_not_wait_yet(moment: str) -> None:
+    told = cases(LATER)[moment]
+    assert (told["came"], told["left"]) == ("KeyboardInterrupt", 0)
+    assert told.get("pending", 0) == 0
+    assert told.get("runs", 2) == 2
+
+
+def test_ctrl_c_at_random_moments_ends_each_way_to_iterate() -> None:
+    """A small number of the tries of `tests/bridges/ctrl_c.py`."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.bridges.ctrl_c", "--rounds", "4"]
+    command += ["--ways", "next,function", "--moments", "before the first,in the middle"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    for line in ended.stdout.splitlines():
+        # On Python 3.11 the `KeyboardInterrupt` may come one step later, as "1 more".
+        assert set(json.loads(line)["came"]) <= {"KeyboardInterrupt", "the end, 1 more"}, ended.stdout
 
 
 def test_off_the_main_thread_nobody_listens() -> None:
