@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
+    from asyncfeed.sizes import Size
 
 
 class Outputs:
@@ -27,7 +28,7 @@ class Outputs:
         output_signature: Any = None,
         via: Literal["queue", "from_generator"] = "queue",
         on_open: Callable[[Feed[Any]], None] | None = None,
-        memory_limit: int | None = None,
+        memory_limit: Size | None = None,
     ) -> Any:
         """Return a `tf.data.Dataset` of the items, to pass to Keras `fit` or to transform further.
 
@@ -71,7 +72,7 @@ class Outputs:
         *,
         class_weight: Mapping[int, float] | None = None,
         on_open: Callable[[Feed[Any]], None] | None = None,
-        memory_limit: int | None = None,
+        memory_limit: Size | None = None,
     ) -> Any:
         """Return the batches for Keras' `fit`, `evaluate` and `predict`: (x, y), (x, y, sample weights) or x.
 
@@ -98,7 +99,7 @@ class Outputs:
     def to_queue_runner(
         self, queue_or_enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,
         enqueue_many: bool | None = None, on_open: Callable[[Feed[Any]], None] | None = None,
-        memory_limit: int | None = None,
+        memory_limit: Size | None = None,
     ) -> Any:  # fmt: skip
         """Return a `tf.compat.v1.train.QueueRunner` that fills a queue, for `add_queue_runner`.
 
@@ -125,7 +126,7 @@ class Outputs:
 
     def enqueue(
         self, sess: Any, enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,
-        coord: Any = None, on_open: Callable[[Feed[Any]], None] | None = None, memory_limit: int | None = None,
+        coord: Any = None, on_open: Callable[[Feed[Any]], None] | None = None, memory_limit: Size | None = None,
     ) -> list[Thread]:  # fmt: skip
         """Start threads that feed `enqueue_op`; return them for `coord.join`. Otherwise as `to_queue_runner`.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from asyncfeed.errors import PipelineError
 from asyncfeed.outputs import Outputs
+from asyncfeed.sizes import Size, parse_bytes
 from asyncfeed.stages.base import Concurrency, Indexed, Node, OnError, Source, fold
 from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.bucket import Bucket
@@ -398,13 +399,14 @@ class Pipeline(Outputs, Generic[T_co]):
     # -- running
 
     def open(
-        self, *, memory_limit: int | None = None, grace: float = GRACE, epoch: int = 0, coord: Any = None
+        self, *, memory_limit: Size | None = None, grace: float = GRACE, epoch: int = 0, coord: Any = None
     ) -> Feed[T_co]:
         """Return a feed: one pass over this pipeline, to iterate, watch and stop.
 
-        `memory_limit` bounds in bytes what is in flight: queues, reads, reorder windows and prefetched batches
-        together (default: a quarter of the machine's memory, at most 1 GiB). An item larger than that passes
-        alone. `grace` is how many seconds a hanging function is waited for when the feed is closed.
+        `memory_limit` bounds what is in flight, in bytes or as "500MB" or "2GiB": queues, reads, reorder windows
+        and prefetched batches together (default: a quarter of the machine's memory, at most 1 GiB). An item larger
+        than that passes alone. `grace` is how many seconds a hanging function is waited for when the feed is
+        closed.
         `epoch` counts on from earlier runs: run after run with 0, 1, 2, ... shuffles and draws random numbers as
         a `repeat` over all of it would (one that never ends counts as one epoch).
 
@@ -419,8 +421,7 @@ class Pipeline(Outputs, Generic[T_co]):
         """
         from asyncfeed.feed import Feed  # noqa: PLC0415 - the description does not need the engine
 
-        if memory_limit is not None and memory_limit < 1:
-            raise PipelineError(f"open: memory_limit must be at least 1 byte, not {memory_limit}")
+        limit = default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, "open")
         if grace < 0:
             raise PipelineError(f"open: grace must not be negative, not {grace}")
         if epoch < 0:
@@ -428,7 +429,6 @@ class Pipeline(Outputs, Generic[T_co]):
         if coord is not None and not (hasattr(coord, "request_stop") and hasattr(coord, "should_stop")):
             raise PipelineError(f"open: coord must be a Coordinator, asyncfeed's or TensorFlow's, not {coord!r}")
         self.source.claim()
-        limit = memory_limit or default_memory_limit()
         return Feed(self, memory_limit=limit, grace=grace, epoch=epoch, coord=coord)
 
     def __iter__(self) -> Iterator[T_co]:
@@ -439,11 +439,12 @@ class Pipeline(Outputs, Generic[T_co]):
         """Run once, on the running event loop; letting go of the iterator stops it."""
         return self.open()
 
-    def explain(self, *, memory_limit: int | None = None) -> str:
+    def explain(self, *, memory_limit: Size | None = None) -> str:
         """Return how this would run: what is worked into the source, each stage, and the memory limit."""
         from asyncfeed.engine.explain import explain  # noqa: PLC0415 - the description does not need the engine
 
-        return explain(self, memory_limit or default_memory_limit())
+        limit = default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, "explain")
+        return explain(self, limit)
 
     # -- as a value
 

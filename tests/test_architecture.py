@@ -23,7 +23,7 @@ LAYERS = (
     {"pipeline", "outputs", "feed"},
     {"engine"},
     {"stages", "storage", "formats", "state"},
-    {"errors", "stats", "tasks", "trees"},
+    {"errors", "sizes", "stats", "tasks", "trees"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.

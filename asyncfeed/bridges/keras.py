@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from asyncfeed.errors import Failure
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
+    from asyncfeed.sizes import Size
 
 LET_GO = "Keras let go of the iterator"
 AHEAD = 4
@@ -193,7 +194,7 @@ def to_adapter(
     *,
     class_weight: Mapping[int, float] | None = None,
     on_open: Callable[[Feed[Any]], None] | None = None,
-    memory_limit: int | None = None,
+    memory_limit: Size | None = None,
 ) -> Any:
     """Return a pipeline as a Keras `DataAdapter`; see `Pipeline.to_keras`."""
     if class_weight is not None:

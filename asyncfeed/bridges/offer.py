@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncfeed.errors import PipelineError
+from asyncfeed.sizes import Size, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,11 +25,15 @@ class Offer:
 
     pipeline: Pipeline[Any]
     on_open: Callable[[Feed[Any]], None] | None
-    memory_limit: int | None
+    memory_limit: Size | None
     method: str = "to_tf"
     signature: Any = field(default=None, init=False)
     _epochs: Iterator[int] = field(default_factory=itertools.count, init=False)
     _begun: list[tuple[Feed[Any], Any]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if self.memory_limit is not None:  # a wrong one raises at the line that calls the method
+            self.memory_limit = parse_bytes(self.memory_limit, self.method)
 
     def peek(self) -> Any:
         """Start the first run now and return its first item; the first iteration goes on with both."""

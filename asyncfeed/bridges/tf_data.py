@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
+    from asyncfeed.sizes import Size
 
 Via = Literal["queue", "from_generator"]
 
@@ -39,7 +40,7 @@ def to_dataset(
     output_signature: Any = None,
     via: Via = "queue",
     on_open: Callable[[Feed[Any]], None] | None = None,
-    memory_limit: int | None = None,
+    memory_limit: Size | None = None,
 ) -> Any:
     """Return a pipeline as a `tf.data.Dataset`; see `Pipeline.to_tf`."""
     import tensorflow as tf

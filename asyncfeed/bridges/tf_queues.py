@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
+    from asyncfeed.sizes import Size
 
 ENQUEUES = ("QueueEnqueue", "QueueEnqueueV2", "QueueEnqueueMany", "QueueEnqueueManyV2")
 CLOSED_SESSION = "closed Session"
@@ -52,7 +53,7 @@ def to_queue_runner(
     *,
     enqueue_many: bool | None = None,
     on_open: Callable[[Feed[Any]], None] | None = None,
-    memory_limit: int | None = None,
+    memory_limit: Size | None = None,
     method: str = "to_queue_runner",
 ) -> Any:
     """Return a queue runner over a pipeline; see `Pipeline.to_queue_runner`. `method` is what errors name."""
@@ -91,7 +92,7 @@ def enqueue(
     *,
     coord: Any = None,
     on_open: Callable[[Feed[Any]], None] | None = None,
-    memory_limit: int | None = None,
+    memory_limit: Size | None = None,
 ) -> list[threading.Thread]:
     """Start to fill a queue; see `Pipeline.enqueue`."""
     runner = to_queue_runner(

@@ -150,3 +150,14 @@ def test_to_keras_is_what_its_errors_say(pipeline: Any, message: str) -> None:
     with pytest.raises((af.PipelineError, tf.errors.OpError), match=rf"to_keras: .*{message}") as caught:
         list(pipeline.to_keras().get_tf_dataset())
     assert "to_tf" not in str(caught.value).partition("\n")[0]
+
+
+def test_a_limit_is_text_or_a_number() -> None:
+    """A wrong one raises where the method is called, and names it."""
+    offer = Offer(af.items(range(3)), None, "1.5MB")
+    assert offer.memory_limit == 1_500_000
+    feed, _ = offer.open()
+    with feed:
+        assert feed.stats().memory_limit == 1_500_000
+    with pytest.raises(af.PipelineError, match="to_keras: memory_limit must be a number of bytes"):
+        Offer(af.items(range(3)), None, "1.5 G", "to_keras")
