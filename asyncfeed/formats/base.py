@@ -10,6 +10,10 @@ import numpy as np
 from asyncfeed.storage.base import Bytes, File
 
 T_co = TypeVar("T_co", covariant=True)
+Data = bytes | bytearray | memoryview | Bytes
+"""The contents of a file, as a decoder is called with them."""
+GIVEN = "<bytes>"
+"""What errors call bytes that came from no file."""
 
 
 class Header(NamedTuple):
@@ -75,6 +79,15 @@ class Decoder(Generic[T_co]):
         """Return the sample in `buffer`, the whole contents of `file`."""
         raise NotImplementedError
 
+    def __call__(self, data: Data, /) -> T_co:
+        r"""Return the sample in these bytes of a file that was read elsewhere; they are copied once.
+
+        >>> import asyncfeed as af
+        >>> af.json(b'{"a": 1}'), af.raw("<i2")(b"\1\0\2\0").tolist()
+        ({'a': 1}, [1, 2])
+        """
+        return self.decode(own_copy(data, self), File(GIVEN))
+
     def __repr__(self) -> str:
         words = [
             f"{each.name}={getattr(self, each.name)!r}"
@@ -82,3 +95,19 @@ class Decoder(Generic[T_co]):
             if getattr(self, each.name) != each.default
         ]
         return f"{self.name}({', '.join(words)})" if words else self.name
+
+
+def own_copy(data: Data, decoder: Decoder[Any]) -> Bytes:
+    """Return a copy of the data, which the sample may be a view of.
+
+    Raises TypeError, with the line to write, for what is no contents of a file.
+    """
+    if isinstance(data, File):
+        raise TypeError(f"{decoder!r} takes the bytes of a file, not a File: write files(...).load({decoder!r})")
+    if isinstance(data, (bytes, bytearray, memoryview, np.ndarray)):
+        plain = data if isinstance(data, (bytes, bytearray)) else data.tobytes()  # also if it has gaps
+        return np.frombuffer(plain, np.uint8).copy()
+    raise TypeError(
+        f"{decoder!r} takes the bytes of a file (bytes, bytearray or memoryview), not {type(data).__name__}; "
+        f"to read files write files(...).load({decoder!r})"
+    )

@@ -16,6 +16,17 @@ from asyncfeed.formats.base import Decoder, Header
 from asyncfeed.storage.base import Bytes, File
 
 _MAGIC = b"\x93NUMPY"
+_OTHERS = {
+    b"PK\3\4": "a zip archive: for .npz files write load(npz)",
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x89HDF": "an HDF5 file",
+    b"\x1f\x8b": "compressed with gzip",
+    b"\x80": "a pickle, which is never read: save arrays with numpy.save",
+    b"<!DOCT": "a web page",
+    b"<html": "a web page",
+}
+"""How files begin that are taken for .npy files."""
 _LONGEST = 10_000
 """numpy's own limit for the header's text, which it evaluates."""
 
@@ -30,7 +41,7 @@ class Npy(Decoder["np.ndarray[Any, np.dtype[Any]]"]):
     >>> npy.decode(np.frombuffer(b"...", np.uint8), File("a.npy"))
     Traceback (most recent call last):
         ...
-    asyncfeed.errors.Corrupt: a.npy is not an .npy file: it starts with b'...'
+    asyncfeed.errors.Corrupt: a.npy is not an .npy file
     """
 
     name = "npy"
@@ -91,14 +102,15 @@ class _HeaderError(Exception):
 @lru_cache(maxsize=1024)
 def _parse(head: bytes) -> Header:
     if not head.startswith(_MAGIC):
-        raise _HeaderError(f"is not an .npy file: it starts with {head[:6]!r}")
+        raise _HeaderError(f"is not an .npy file{_kind(head)}")
     version = head[6], head[7]
     if version not in {(1, 0), (2, 0), (3, 0)}:
         raise _HeaderError(f"is an .npy file of version {version[0]}.{version[1]}, which is not known")
     try:
         shape, fortran_order, dtype = _read(head)
-    except Exception as error:  # numpy evaluates the text, so anything may come out of a broken one
-        raise _HeaderError(f"has a broken .npy header: {error}") from error
+    except Exception as error:  # noqa: BLE001 - numpy evaluates the text, so anything may come out of a broken one
+        # numpy shows the header after the colon, and that may be anything: so the cause is left out, too.
+        raise _HeaderError(f"has a broken .npy header: {str(error).partition(':')[0]}") from None
     if dtype.hasobject:
         raise _HeaderError(
             f"holds Python objects ({dtype}), which are never unpickled: save it with a plain dtype, "
@@ -131,7 +143,12 @@ def _not_npy(start: bytes, file: File) -> Corrupt:
         return Corrupt(f"{file.path} is empty, where an .npy file was expected")
     if start[:6] == _MAGIC[: len(start)]:
         return Corrupt(f"{file.path} is cut short: it ends within its .npy header, after {len(start)} bytes")
-    return Corrupt(f"{file.path} is not an .npy file: it starts with {start[:6]!r}")
+    return Corrupt(f"{file.path} is not an .npy file{_kind(start)}")
+
+
+def _kind(start: bytes) -> str:
+    """Return what a file seems to be by its first bytes, which themselves may be a secret."""
+    return next((f" but {kind}" for magic, kind in _OTHERS.items() if start.startswith(magic)), "")
 
 
 def _bad(file: File, what: str) -> Corrupt:

@@ -7,13 +7,13 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import Any, overload
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
 from asyncfeed.errors import Corrupt, PipelineError
-from asyncfeed.formats.base import Decoder, Header, Layout
+from asyncfeed.formats.base import Data, Decoder, Header, Layout
 from asyncfeed.formats.npy import npy, parse_header
 from asyncfeed.storage.base import Bytes, File
 
@@ -48,8 +48,17 @@ class Npz(Decoder[Arrays]):
         if isinstance(self.max_bytes, bool) or not isinstance(self.max_bytes, int) or self.max_bytes < 1:
             raise PipelineError(f"npz: max_bytes must be a whole number of at least 1, not {self.max_bytes!r}")
 
-    def __call__(self, *, keys: Iterable[str] | None = None, max_bytes: int = 1 << 30) -> Npz:
-        """Return a decoder that reads only the arrays named `keys`, and at most `max_bytes` of them."""
+    @overload
+    def __call__(self, data: Data, /) -> Arrays: ...
+    @overload
+    def __call__(self, *, keys: Iterable[str] | None = ..., max_bytes: int = ...) -> Npz: ...
+    def __call__(self, *data: Any, keys: Iterable[str] | None = None, max_bytes: int = 1 << 30) -> Npz | Arrays:
+        """Return a decoder that reads only the arrays named `keys`, and at most `max_bytes` of them.
+
+        With the bytes of a file, return its arrays.
+        """
+        if data:
+            return super().__call__(*data)
         if isinstance(keys, str):
             raise PipelineError(f"npz: keys must be several names: write keys=({keys!r},)")
         return Npz(None if keys is None else tuple(keys), max_bytes)

@@ -64,6 +64,11 @@ def raw(dtype: npt.DTypeLike, shape: Iterable[int] | None = None) -> Raw:
     >>> raw("<f4", (-1, 3)).decode(np.zeros(24, np.uint8), File("a.bin")).shape
     (2, 3)
     """
+    if isinstance(dtype, (bytes, bytearray, memoryview, np.ndarray, File)):
+        raise PipelineError(
+            f"raw: the dtype comes first, not the {type(dtype).__name__} to decode: write raw('float32')(data), "
+            "or files(...).load(raw('float32'))"
+        )
     try:
         kind = np.dtype(dtype)
     except TypeError as error:

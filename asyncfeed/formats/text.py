@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import json as standard_json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from asyncfeed.errors import Corrupt, PipelineError
-from asyncfeed.formats.base import Decoder
+from asyncfeed.formats.base import Data, Decoder
 from asyncfeed.storage.base import Bytes, File
 
 
@@ -34,9 +34,13 @@ class Text(Decoder[str]):
                 f"text: there is no encoding {self.encoding!r}; the usual one is 'utf-8'"
             ) from error
 
-    def __call__(self, *, encoding: str) -> Text:
-        """Return a decoder for another encoding."""
-        return Text(encoding)
+    @overload
+    def __call__(self, data: Data, /) -> str: ...
+    @overload
+    def __call__(self, *, encoding: str) -> Text: ...
+    def __call__(self, *data: Any, encoding: str = "utf-8") -> Text | str:
+        """Return a decoder for another encoding; with the bytes of a file, return its text."""
+        return super().__call__(*data) if data else Text(encoding)
 
     def decode(self, buffer: Bytes, file: File) -> str:
         """Return the text in `buffer`."""
@@ -67,7 +71,20 @@ class Json(Decoder[Any]):
         except RecursionError as error:
             raise Corrupt(f"{file.path} is JSON nested too deeply to read") from error
         except ValueError as error:  # not only JSONDecodeError: a number of too many digits is one as well
-            raise Corrupt(f"{file.path} is not JSON: {error}") from error
+            raise _not_json(file, error) from error
+
+
+def _not_json(file: File, error: ValueError) -> Corrupt:
+    # `msg` names what was expected, and never shows the document.
+    if isinstance(error, standard_json.JSONDecodeError):
+        if error.msg == "Extra data" and error.doc[: error.pos].rstrip(" \t").endswith("\n"):
+            return Corrupt(
+                f"{file.path} is not one JSON document: another follows on line {error.lineno}. For one on each "
+                "line write files(...).flat_map(lines).map(json.loads), with asyncfeed's lines and Python's json"
+            )
+        what = error.msg.partition(":")[0]
+        return Corrupt(f"{file.path} is not JSON: {what} at line {error.lineno} column {error.colno}")
+    return Corrupt(f"{file.path} is not JSON: it holds a number of too many digits")
 
 
 text = Text()

@@ -44,6 +44,7 @@ class Load(Node):
                 f"or a function of the file's bytes, not {decoder!r}"
             )
         check_fn(self.method, decoder)
+        _check_takes_bytes(decoder)
 
     def steps(self) -> Sequence[Work]:
         """One call that reads and decodes; an async decoder is a step of its own."""
@@ -83,6 +84,37 @@ class Load(Node):
     def length(self, upstream: int) -> int | None:
         """As many as there were, unless some may be skipped."""
         return upstream if self.on_error == "raise" else None
+
+
+OPENERS = {
+    ("numpy", "load"): "load(npy), or load(npz) for .npz files",
+    ("numpy", "fromfile"): "load(raw('float32')), or another dtype",
+    ("json", "load"): "load(json) with asyncfeed's json",
+    ("io", "open"): "load(text)",
+    ("_io", "open"): "load(text)",
+    ("pickle", "load"): "load(pickle.loads)",
+    ("_pickle", "load"): "load(pickle.loads)",
+}
+"""Functions that take a path or an open file, by module and name, and what to write."""
+PATH_TAKERS = {
+    ("numpy", "loadtxt"), ("numpy", "genfromtxt"), ("PIL.Image", "open"), ("torch.serialization", "load"),
+    ("pandas.io.parsers.readers", "read_csv"),
+}  # fmt: skip
+"""Others, which `map` can call with the path."""
+
+
+def _check_takes_bytes(decoder: Any) -> None:
+    """Raise for functions that do not take the bytes of a file; those most often written are known by name."""
+    module, name = getattr(decoder, "__module__", ""), getattr(decoder, "__qualname__", "")
+    if (module, name) == ("asyncfeed.formats.raw", "raw"):
+        raise PipelineError("load: raw makes a decoder of a dtype: write load(raw('float32')), or another dtype")
+    fix = OPENERS.get((module, name))
+    if fix is None and (module, name) in PATH_TAKERS:
+        fix = f"map(lambda file: {name}(file.path)), or load(lambda data: {name}(io.BytesIO(data)))"
+    if fix is not None:
+        raise PipelineError(
+            f"load: the decoder gets the bytes of a file, which {module}.{name} does not take: write {fix}"
+        )
 
 
 def listed_size(item: Any) -> int:

@@ -131,7 +131,7 @@ def test_an_empty_file_is_corrupt() -> None:
 
 @pytest.mark.parametrize("contents", [b"x", b"\x89PNG\r\n\x1a\n" + b"x" * 200, b"\x00" * 500, b"\xff" * 500])
 def test_another_kind_of_file_is_corrupt(contents: bytes) -> None:
-    with pytest.raises(Corrupt, match=r"a\.npy is not an \.npy file: it starts with"):
+    with pytest.raises(Corrupt, match=r"a\.npy is not an \.npy file"):
         npy.decode(np.frombuffer(contents, np.uint8), FILE)
 
 
