@@ -53,9 +53,9 @@ class Files(Source):
 def files(patterns: Pattern | Iterable[Pattern], *, root: Pattern | None = None) -> Pipeline[File]:
     """Read from local files, as `File`s to `load`: a path, a pattern, or a list of both.
 
-    Patterns (`*`, `?`, `[...]`, `**`) match files, never directories, in sorted order; paths keep theirs. The
-    files are listed here, once, with their sizes: a system call for each, so call it on a thread where a loop
-    runs. A file found through a link must lie below the pattern's fixed part, or below `root`.
+    Patterns (`*`, `?`, `[...]`, `{a,b}`, `**`) match files, never directories, in sorted order; paths keep
+    theirs. The files are listed here, once, with their sizes: a system call for each, so call it on a thread where
+    a loop runs. A file found through a link must lie below the pattern's fixed part, or below `root`.
 
     Raises:
         PipelineError: a pattern that matches nothing, a link that leads outside, an object store.

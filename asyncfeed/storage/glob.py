@@ -9,13 +9,15 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from stat import S_ISREG
 from typing import NamedTuple
 
 from asyncfeed.errors import PipelineError
 
 _MAGIC = re.compile(r"[*?\[]")
+_CLASS = re.compile(r"\[!?\]?[^\]/]*\]")
 _RECURSIVE = "**"
 
 Found = tuple[str, int, int]
@@ -70,14 +72,62 @@ class _Directory(NamedTuple):
 
 def has_magic(text: str) -> bool:
     """Whether a text is a pattern rather than a path."""
-    return _MAGIC.search(text) is not None
+    return _MAGIC.search(text) is not None or ("{" in text and alternatives(text) != [text])
 
 
-def walk(pattern: str, boundary: Boundary | None) -> Iterator[Found]:
+def alternatives(pattern: str) -> list[str]:
+    """Return the patterns without braces that one with braces stands for, in their order.
+
+    As in a shell, braces hold at least one comma and may be nested; others stand for themselves, and so does a
+    brace in brackets.
+
+    >>> alternatives("{train,val{1,2}}/*.npy")
+    ['train/*.npy', 'val1/*.npy', 'val2/*.npy']
+    >>> alternatives("{a}[{]b,c}")
+    ['{a}[{]b,c}']
+    """
+    at = 0
+    while at < len(pattern):
+        if pattern[at] == "{":
+            choices, end = _choices(pattern, at)
+            if choices:
+                rest = alternatives(pattern[end:])
+                return [
+                    pattern[:at] + one + other for each in choices for one in alternatives(each) for other in rest
+                ]
+        at = _after(pattern, at)
+    return [pattern]
+
+
+def _choices(pattern: str, start: int) -> tuple[list[str], int]:
+    """Return what stands between the commas of the braces that open here, and where they end; or nothing."""
+    depth, at = 0, start
+    cuts = [start]
+    while at < len(pattern):
+        char = pattern[at]
+        depth += (char == "{") - (char == "}")
+        if char == "," and depth == 1:
+            cuts.append(at)
+        if not depth:
+            cuts.append(at)
+            found = [pattern[one + 1 : two] for one, two in pairwise(cuts)]
+            return (found, at + 1) if len(found) > 1 else ([], at)
+        at = _after(pattern, at)
+    return [], at
+
+
+def _after(pattern: str, at: int) -> int:
+    """Return where the next character is, or what follows the whole `[...]` that begins here."""
+    found = _CLASS.match(pattern, at)
+    return found.end() if found else at + 1
+
+
+def walk(pattern: str, boundary: Boundary | None, *, optional: bool = False) -> Iterator[Found]:
     """Go through the regular files that match a pattern, each once, in no particular order.
 
-    Memory: one entry per directory not yet visited. Raises `PipelineError` where nothing matches or a match
-    lies outside, and what the file system raises for a directory that cannot be read or a link to nothing.
+    Memory: one entry per directory not yet visited. Raises `PipelineError` if nothing matches (unless that is
+    `optional`) or a match lies outside, and what the file system raises for a directory that cannot be read or a
+    link to nothing.
     """
     base, parts = _split(pattern)
     directory = base or "."
@@ -95,7 +145,7 @@ def walk(pattern: str, boundary: Boundary | None) -> Iterator[Found]:
         except (FileNotFoundError, NotADirectoryError) as error:
             if found or here.prefix != base:
                 raise
-            raise _nothing(pattern, directory, "which is not a directory") from error
+            raise nothing(pattern, [directory], "which is not a directory") from error
         with entries:
             for entry in entries:
                 last, onward = _step(entry, here.active, parts, matchers)
@@ -110,9 +160,9 @@ def walk(pattern: str, boundary: Boundary | None) -> Iterator[Found]:
                         directories += entry.is_dir()
                 if onward:
                     todo.append(_enter(entry, here, boundary, _closure(onward, parts)))
-    if not found:
+    if not found and not optional:
         hint = "which holds matching directories only: add /* to match the files in them" if directories else ""
-        raise _nothing(pattern, directory, hint)
+        raise nothing(pattern, [directory], hint)
 
 
 def _step(
@@ -179,8 +229,15 @@ def _matcher(part: str) -> Callable[[str], object]:
     return re.compile(fnmatch.translate(part)).match
 
 
-def _nothing(pattern: str, directory: str, hint: str) -> PipelineError:
-    where = os.path.abspath(directory)  # noqa: PTH100 - `Path.absolute` keeps the dots, `resolve` drops the links
+def nothing(pattern: str, directories: Sequence[str], hint: str = "") -> PipelineError:
+    """Return the error for a pattern without a match in these directories."""
+    # `Path.absolute` keeps the dots, `resolve` drops the links.
+    where = " and ".join(dict.fromkeys(repr(os.path.abspath(each)) for each in directories))  # noqa: PTH100
     if pattern.startswith("~"):
         hint = "as ~ is not expanded here: pass os.path.expanduser(...)"
-    return PipelineError(f"files: {pattern!r} matches no file; it looked in {where!r}" + (hint and f", {hint}"))
+    return PipelineError(f"files: {pattern!r} matches no file; it looked in {where}" + (hint and f", {hint}"))
+
+
+def fixed_part(pattern: str) -> str:
+    """Return the directory that a pattern without braces looks in."""
+    return _split(pattern)[0] or "."

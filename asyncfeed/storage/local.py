@@ -14,7 +14,7 @@ import numpy as np
 
 from asyncfeed.errors import Corrupt, PipelineError, StoreError
 from asyncfeed.storage.base import Bytes, File
-from asyncfeed.storage.glob import Boundary, Found, has_magic, walk
+from asyncfeed.storage.glob import Boundary, Found, alternatives, fixed_part, has_magic, nothing, walk
 
 # Opening a named pipe would wait for a writer; without blocking it opens at once and is then refused.
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -124,7 +124,8 @@ class FileList(Sequence[File]):
 def expand(patterns: Pattern | Iterable[Pattern], root: Pattern | None = None) -> FileList:
     """List the files that paths and patterns name.
 
-    A pattern holds `*`, `?` or `[...]`, or `**` for any number of directories; it matches regular files only,
+    A pattern holds `*`, `?` or `[...]`, `{a,b}` for alternatives, or `**` for any number of directories; it
+    matches regular files only,
     a leading dot only where it is written, and `**` does not go through links to directories. Something
     that exists just as it is written is a path, whatever its characters. Paths stay where they stand in the
     list, as often as they stand there; the files of all patterns, sorted and each once, stand at the first
@@ -143,25 +144,51 @@ def expand(patterns: Pattern | Iterable[Pattern], root: Pattern | None = None) -
     matches: list[Found] = []
     where: int | None = None
     for text in texts:
-        try:
-            # The literal name first: a list of real paths may well hold brackets.
-            status = os.stat(text)  # noqa: PTH116 - a Path object per file costs more than the call
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if not has_magic(text):
-                raise _missing(error, text) from error
+        found = _literal(text, boundary)
+        if found is None:
             where = len(paths) if where is None else where
-            matches.extend(walk(text, boundary))
-            continue
-        if S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "a directory: write it as '.../*' for the files in it", text)
-        if not S_ISREG(status.st_mode):
-            raise _not_a_file(text, status.st_mode)
-        if boundary is not None:
-            boundary.check(text)
-        paths.append((text, status.st_size, status.st_mtime_ns))
+            matches.extend(_matching(text, boundary))
+        else:
+            paths.append(found)
     if where is not None:
         paths[where:where] = sorted(matches if len(texts) == 1 else set(matches))
     return FileList([path for path, _, _ in paths], [size for _, size, _ in paths], [time for _, _, time in paths])
+
+
+def _literal(text: str, boundary: Boundary | None) -> Found | None:
+    """Return the file of this very name, or None if there is none and the name is a pattern."""
+    try:
+        # The literal name first: a list of real paths may well hold brackets.
+        status = os.stat(text)  # noqa: PTH116 - a Path object per file costs more than the call
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not has_magic(text):
+            raise _missing(error, text) from error
+        return None
+    if S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "a directory: write it as '.../*' for the files in it", text)
+    if not S_ISREG(status.st_mode):
+        raise _not_a_file(text, status.st_mode)
+    if boundary is not None:
+        boundary.check(text)
+    return text, status.st_size, status.st_mtime_ns
+
+
+def _matching(pattern: str, boundary: Boundary | None) -> Iterable[Found]:
+    """Return the files that a pattern matches, each once.
+
+    Of several alternatives in braces one may match nothing, as .jpeg in "*.{jpg,jpeg}". Its directory must be
+    there, though, and so must a file that it names without a wildcard: nobody would miss what is left out.
+    """
+    choices = alternatives(pattern)
+    if len(choices) == 1:
+        return walk(pattern, boundary)
+    found: set[Found] = set()
+    for each in choices:
+        file = _literal(each, boundary)
+        found.update(walk(each, boundary, optional=True) if file is None else [file])
+    if not found:
+        raise nothing(pattern, list(map(fixed_part, choices)))
+    return found
 
 
 def _checked(given: object) -> str:

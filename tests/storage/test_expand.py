@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from asyncfeed.errors import PipelineError
 from asyncfeed.storage.base import File
+from asyncfeed.storage.glob import alternatives
 from asyncfeed.storage.local import FileList, expand
 
 Tree = Callable[..., None]
@@ -101,6 +102,65 @@ def test_paths_in_a_list_stay_in_order_as_often_as_they_stand_there(tree: Tree) 
 def test_a_path_that_exists_as_written_is_no_pattern(tree: Tree) -> None:
     tree("img[1].npy", "img1.npy", "what?")
     assert paths(expand(["img[1].npy", "what?"])) == ["img[1].npy", "what?"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("{train,val}/*.npy", ["train/a.npy", "train/b.npy", "val/c.npy"]),
+        ("{val,train}/*.npy", ["train/a.npy", "train/b.npy", "val/c.npy"]),
+        ("{train,{val,test}}/*.{npy,txt}", ["test/e.txt", "train/a.npy", "train/b.npy", "val/c.npy"]),
+        ("t{rain,est}/{a,e}.*", ["test/e.txt", "train/a.npy"]),
+        ("train/{a,b}.npy", ["train/a.npy", "train/b.npy"]),
+        ("train/{a.*,*.npy,a.npy}", ["train/a.npy", "train/b.npy"]),
+        ("**/?.{npy,jpeg}", ["train/a.npy", "train/b.npy", "val/c.npy"]),
+        ("train/a{.npy,}{,}", ["train/a", "train/a.npy"]),
+        ("train/[{a,}].npy", ["train/a.npy"]),
+        ("odd/{x}*", ["odd/{x}.npy", "odd/{x}y,z.npy"]),
+        ("odd/{x}{.npy,y*}", ["odd/{x}.npy", "odd/{x}y,z.npy"]),
+        ("odd/[{]x[},]*", ["odd/{x}.npy", "odd/{x}y,z.npy"]),
+        ("odd/{{x},none*}.npy", ["odd/{x}.npy"]),
+    ],
+)
+def test_braces_stand_for_alternatives(tree: Tree, pattern: str, expected: list[str]) -> None:
+    """As in a shell, nested too, sorted and each file once; in brackets they are characters."""
+    tree("train/a", "train/a.npy", "train/b.npy", "val/c.npy", "test/e.txt", "odd/{x}.npy", "odd/{x}y,z.npy")
+    assert paths(expand(pattern)) == expected
+
+
+def test_a_file_whose_name_holds_braces_is_found_by_it(tree: Tree) -> None:
+    """Something that exists as it is written is no pattern."""
+    tree("{a,b}.npy", "a.npy", "b.npy")
+    assert paths(expand("{a,b}.npy")) == ["{a,b}.npy"]
+
+
+def test_an_alternative_that_names_nothing_there_is_an_error(tree: Tree, tmp_path: Path) -> None:
+    """A missing directory or file would be data left out; one of several endings may match nothing."""
+    tree("train/a.npy")
+    assert paths(expand("train/*.{npy,npz}")) == ["train/a.npy"]
+    with pytest.raises(
+        PipelineError, match=r"'val/\*.npy' matches no file; it looked in '.*/val', which is not a dir"
+    ):
+        expand("{train,val}/*.npy")
+    with pytest.raises(FileNotFoundError, match=r"train/b.npy"):
+        expand("train/{a,b}.npy")
+    with pytest.raises(
+        PipelineError, match=r"'tr\{ain,ain\}/\*.\{x,y\}' matches no file; it looked in '[^']*/train'$"
+    ):
+        expand("tr{ain,ain}/*.{x,y}")
+    with pytest.raises(FileNotFoundError, match="is relative to"):
+        expand("{a}.npy")
+
+
+@given(st.text("{},[]!a", max_size=12))
+def test_any_text_with_braces_has_alternatives(text: str) -> None:
+    """None has braces that could be expanded further, and a text without a comma is left as it is."""
+    found = alternatives(text)
+    assert found
+    if "," not in text:
+        assert found == [text]
+    for each in found:
+        assert "," not in text or len(each) <= len(text)
 
 
 def test_names_that_are_not_utf8_are_found_and_kept(tree: Tree) -> None:
