@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
+from contextvars import copy_context
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
@@ -34,6 +35,12 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     Errors: a failing item raises its own exception at its place in the order, again for every later draw;
     `failure` holds the same as data. After `stop` or the end of the `with` block, drawing raises `ClosedError`.
 
+    Context variables: the user's functions see those of whoever opened the feed, on its loop and on its threads,
+    but not in worker processes. Each task and thread has a copy, so what a function sets stays there.
+
+    Closing: however a run ends, generators and iterators are closed, and what their `finally` awaits is not
+    cancelled. That may take `grace` seconds; then a warning names what still hangs, and it is cancelled.
+
     >>> import asyncfeed as af
     >>> with af.items(range(5)).batch(2).open() as feed:
     ...     [batch.tolist() for batch in feed]
@@ -51,6 +58,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     ) -> None:
         self.pipeline = pipeline
         self._epoch = epoch
+        self._context = copy_context()
         self._memory_limit = memory_limit
         self._grace = grace
         self._run: Run | None = None
@@ -126,6 +134,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             memory_limit=self._memory_limit,
             grace=self._grace,
             epoch=self._epoch,
+            context=self._context,
         )
         # Neither the tasks nor the threads hold the feed, so this is called when the user lets go of it.
         run.watch(self, partial(_let_go, run, self._tie))

@@ -405,8 +405,8 @@ class Pipeline(Outputs, Generic[T_co]):
 
         `memory_limit` bounds what is in flight, in bytes or as "500MB" or "2GiB": queues, reads, reorder windows
         and prefetched batches together (default: a quarter of the machine's memory, at most 1 GiB). An item larger
-        than that passes alone. `grace` is how many seconds a hanging function is waited for when the feed is
-        closed.
+        than that passes alone. `grace` is how many seconds functions and what closes are waited for when
+        the run ends.
         `epoch` counts on from earlier runs: run after run with 0, 1, 2, ... shuffles and draws random numbers as
         a `repeat` over all of it would (one that never ends counts as one epoch).
 

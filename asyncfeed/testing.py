@@ -182,8 +182,9 @@ def run_virtual(
     """Run `main`, a coroutine or a function that makes one, on a new `VirtualLoop`; return its result.
 
     Raises `AssertionError` when `main` returned but left tasks that are not done, or when an error ended in
-    the loop's exception handler because nothing caught it. To set something on the loop, take it in `main`
-    with `asyncio.get_running_loop()`.
+    the loop's exception handler because nothing caught it. Tasks that can end without the clock may do so, and a
+    feed that `main` has left may close what it opened, which may take time. To set something on the loop, take it
+    in `main` with `asyncio.get_running_loop()`.
 
     >>> async def main() -> float:
     ...     await asyncio.sleep(3600)
@@ -194,6 +195,7 @@ def run_virtual(
     loop = VirtualLoop(seed)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         result = runner.run(main if isinstance(main, Coroutine) else main())
+        runner.run(_settle(loop))
         _check_alone(loop)
     _check_quiet(loop)
     return result
@@ -242,10 +244,7 @@ def _cancel_at(turn: int, make_coro: Callable[[], Coroutine[Any, Any, object]], 
 
     async def watch() -> None:
         await asyncio.wait([task])
-        for _ in range(_TURNS_TO_SETTLE):
-            await asyncio.sleep(0)
-            if not loop._ready:
-                break
+        await _settle(loop)
 
     loop = VirtualLoop(seed)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -268,6 +267,16 @@ def _cancel_at(turn: int, make_coro: Callable[[], Coroutine[Any, Any, object]], 
     return bool(place)
 
 
+async def _settle(loop: VirtualLoop) -> None:
+    """Let other tasks go on while any can without the clock; then wait for the feeds that close."""
+    for _ in range(_TURNS_TO_SETTLE):
+        await asyncio.sleep(0)
+        if not loop._ready:
+            break
+    if closing := [task for task in asyncio.all_tasks(loop) if task.get_name().endswith(": closing")]:
+        await asyncio.wait(closing)
+
+
 def _check_alone(loop: asyncio.AbstractEventLoop, place: str = "") -> None:
     if tasks := asyncio.all_tasks(loop):
         raise AssertionError(f"{len(tasks)} tasks are left; {place}\n{_report(loop)}")
@@ -280,7 +289,9 @@ def _check_quiet(loop: VirtualLoop, place: str = "") -> None:
 
 
 def _report(loop: asyncio.AbstractEventLoop) -> str:
-    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
+    # A feed's own tasks are not in `all_tasks`.
+    found = [o for o in gc.get_objects() if issubclass(type(o), asyncio.Task) and not o.done()]
+    tasks = sorted((o for o in found if o.get_loop() is loop), key=lambda task: task.get_name())
     return "\n".join(f"task {task.get_name()!r} stands at:\n{_where(task)}" for task in tasks)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -45,11 +45,17 @@ class Iterating:
 
 
 class IteratingAsync:
-    """The same with an async iterable, on the loop."""
+    """The same with an async iterable, on the loop: what closing awaits is not cancelled.
 
-    def __init__(self, iterable: AsyncIterable[Any], what: str) -> None:
+    `in_peace` keeps others from cancelling the task for that long.
+    """
+
+    def __init__(
+        self, iterable: AsyncIterable[Any], what: str, in_peace: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._iterator = aiter(iterable)
         self._what = what
+        self._in_peace = in_peace
 
     async def __aenter__(self) -> AsyncIterator[Any]:
         return self._iterator
@@ -61,7 +67,8 @@ class IteratingAsync:
         if close is None:
             return
         try:
-            await close()
+            with self._in_peace():
+                await close()
         except BaseException as raised:
             if error is None or isinstance(raised, GeneratorExit):
                 raise

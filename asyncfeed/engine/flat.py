@@ -10,6 +10,8 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextvars import Context, copy_context
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -171,7 +173,7 @@ class FlatStep(Step):
             made = await made
             heed_cancel()
         if isinstance(made, AsyncIterable):
-            async with IteratingAsync(made, self.name) as iterator:
+            async with IteratingAsync(made, self.name, self.means.in_peace) as iterator:
                 await self._expand_on_loop(slot, iterator)
         elif isinstance(made, (list, tuple)):
             for start in range(0, len(made), SPAN):
@@ -325,6 +327,7 @@ class Drawing:
         self._name = name
         self._loop = loop
         self._iterator: Iterator[Any] | None = None
+        self._context: Context | None = None
         self._lock = threading.Lock()
         self._on_thread = False
         self._stopped = False
@@ -333,6 +336,12 @@ class Drawing:
 
     def draw(self, most: int) -> tuple[list[Any], float]:
         """Draw up to `most` items, and no longer than a hop should take; runs on a thread."""
+        if self._context is None:
+            # One for all threads it is drawn on: what a generator sets in a variable, it finds there again.
+            self._context = copy_context()
+        return self._context.run(self._draw, most)
+
+    def _draw(self, most: int) -> tuple[list[Any], float]:
         started = perf_counter()
         children: list[Any] = []
         with self._lock:
@@ -364,7 +373,8 @@ class Drawing:
             self._stopped = True
             on_thread = self._on_thread
         if not on_thread and not self.ended and hasattr(self._iterator, "close"):
-            submit(f"closing {self._name}", self._close)
+            close = self._close if self._context is None else partial(self._context.run, self._close)
+            submit(f"closing {self._name}", close)
 
     def _close(self) -> None:
         close = getattr(self._iterator, "close", None)

@@ -148,6 +148,15 @@ class ZipStep(MergeStep):
         if shortest.failure is not None:
             await self._emit([], 0, NO_MARK, shortest.failure)
             return
+        if shortest.mark == END and not self._strict:
+            # The stream ends here, whatever the others would bring: they may have no end, or be long in coming.
+            for branch in self.branches:
+                if branch is not shortest:
+                    branch.step.abandon()
+                    self._forget(branch)
+                    self.means.budget.charge(-branch.channel.clear())
+            await self._emit([], 0, END)
+            return
         ended = self._marks.ended(0)
         for branch in self.branches:
             if branch is shortest:
@@ -164,8 +173,6 @@ class ZipStep(MergeStep):
                 self._forget(branch)
                 await self._pull(branch)
             self._forget(branch)
-            if not self._strict and shortest.mark == END:
-                continue  # the stream ends where the shortest does, whatever comes after that
             if branch.failure is not None:
                 await self._emit([], 0, NO_MARK, branch.failure)
                 return

@@ -15,8 +15,9 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import Context, copy_context
 from time import perf_counter
 from typing import Any
 
@@ -39,6 +40,8 @@ KEPT = 1000
 """How many skipped failures are kept; all are counted."""
 KILLED = 0.5
 """Seconds for killed worker processes to be gone."""
+CLOSING = ": closing"
+"""What the name of a run's task ends in once it only closes; `asyncfeed.testing` waits for such tasks."""
 EXIT = "the interpreter exits"
 """Why a run was stopped at exit."""
 
@@ -54,13 +57,17 @@ class Run:
         memory_limit: int,
         grace: float,
         epoch: int = 0,
+        context: Context | None = None,
     ) -> None:
         self.loop = loop
+        self.context = context or copy_context()
+        """The context variables of whoever opened the run: each task and each thread has a copy of them."""
         self.name = f"asyncfeed-{next(_numbers)}"
         self.pid = os.getpid()
         self.grace = grace
         self.budget = Budget(memory_limit)
-        self.threads = Threads(loop, self.name)
+        self.threads = Threads(loop, self.name, self.context)
+        self.context.run(lines.executor.set, ThreadsExecutor(self.threads))
         self.processes: list[Processes] = []
         self.crossings = SlowPaths()
         """What a bridge counts."""
@@ -72,7 +79,13 @@ class Run:
         self.failures: list[Failure] = []
         self.left_out = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._dismissed: set[asyncio.Task[None]] = set()
+        self._asked: set[asyncio.Task[None]] = set()
+        """Those that were asked to end: each once, so that what they close is closed in peace."""
+        self._closing: set[asyncio.Task[None]] = set()
+        self._postponed: set[asyncio.Task[None]] = set()
+        """Those that were asked while they close something, and hear of it afterwards."""
+        self._cancelled: asyncio.CancelledError | None = None
+        self._deadline = 0.0
         self._group: asyncio.TaskGroup | None = None
         self._stopping = False
         self._reported = False
@@ -86,17 +99,40 @@ class Run:
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task in the group of the run; nothing of it runs before this returns."""
         assert self._group is not None
-        task = start_task(self._group, coroutine, loop=self.loop, name=name)
+        # A task copies the context it is made in. That may be a worker's, which its function may have changed.
+        task = self.context.run(start_task, self._group, coroutine, loop=self.loop, name=name)
+        # It is ended by the run alone, in order. A loop that shuts down cancels all that it knows of, also what is
+        # just closing a file or a connection.
+        asyncio._unregister_task(task)  # noqa: SLF001 - documented, for those who extend asyncio
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
         if self._stopping:
-            task.cancel()  # the others have been
+            self.dismiss(task)  # the others have been
         return task
 
     def dismiss(self, task: asyncio.Task[None]) -> None:
-        """Cancel a task that is not needed any more."""
-        self._dismissed.add(task)
-        task.cancel()
+        """Cancel a task that is not needed any more; once, and not while it closes what it has opened."""
+        if task in self._asked:
+            return
+        self._asked.add(task)
+        if task in self._closing:
+            self._postponed.add(task)
+        else:
+            task.cancel()
+
+    @contextmanager
+    def in_peace(self) -> Iterator[None]:
+        """Keep the run from cancelling the current task, for as long as the grace allows."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._closing.add(task)
+        try:
+            yield
+        finally:
+            self._closing.discard(task)
+            if task in self._postponed:
+                self._postponed.discard(task)
+                task.cancel()
 
     def skipped(self, failure: Failure) -> None:
         """Note that a failed item was left out, as its stage's policy says."""
@@ -107,13 +143,13 @@ class Run:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         _forget_cancellation(task)
-        if task.cancelled() and not self._stopping and task not in self._dismissed:
+        if task.cancelled() and not self._stopping and task not in self._asked:
             # Not by us: its items would be missing, and the consumer would wait for ever.
             self.outlet.finish(stopped=f"{task.get_name()!r} was cancelled from outside the feed")
         elif not task.cancelled() and (error := task.exception()) is not None and not self._stopping:
             # A fault of ours. The consumer hears of it now: the others may take long to end.
             self.outlet.finish(_fault(error))
-        self._dismissed.discard(task)
+        self._asked.discard(task)
 
     # -- the consumer's hold
 
@@ -135,7 +171,7 @@ class Run:
 
     def begin(self) -> asyncio.Task[None]:
         """Start `main` on the running loop, as a task of its own: no failure cancels the consumer's."""
-        task = start_task(self.loop, self.main(), loop=self.loop, name=self.name)
+        task = self.context.run(start_task, self.loop, self.main(), loop=self.loop, name=self.name)
         task.add_done_callback(self._main_ended)
         return task
 
@@ -150,47 +186,80 @@ class Run:
         self._unwatch()
 
     async def main(self) -> None:
-        """Run to the end, or until `stop`; returns when everything is closed."""
-        reporter: asyncio.TimerHandle | None = None
-        cancelled: asyncio.CancelledError | None = None
-        lines.executor.set(ThreadsExecutor(self.threads))
+        """Run to the end, or until `stop`; returns when everything is closed, or the grace is over.
+
+        A cancellation stops the run like everything else that does. It is raised when all is closed.
+        """
+        overdue: asyncio.TimerHandle | None = None
         try:
             async with asyncio.TaskGroup() as self._group:
                 for step in self.steps:
                     step.start()
-                try:
-                    await self.outlet.over
-                except asyncio.CancelledError as error:
-                    # Kept from the group, which would cancel its tasks while they close what they opened.
-                    cancelled = error
-                    self.outlet.finish(stopped="its task was cancelled")
-                reporter = self.loop.call_later(self.grace, self._report_stuck)
-                self._cancel(again=cancelled is None)
-            if cancelled is not None:
-                raise cancelled
+                await self._wait([self.outlet.over])
+                self.outlet.finish(stopped="its task was cancelled")
+                if (task := asyncio.current_task()) is not None:
+                    task.set_name(self.name + CLOSING)
+                self._deadline = self.loop.time() + self.grace
+                overdue = self.loop.call_at(self._deadline, self._is_overdue)
+                self._cancel()
+                # Not by the group, which cancels its tasks when it is cancelled itself.
+                while self._tasks:
+                    await self._wait(self._tasks)
         except BaseExceptionGroup as group:
             self._broke(group)
+            self._cancelled = None  # it was the group's
         finally:
             self._group = None
             try:
-                if not await self.threads.idle(self.grace) and self._kill():
-                    await self.threads.idle(KILLED)
+                await self._idle()
             finally:
-                if reporter is not None:
-                    reporter.cancel()
+                if overdue is not None:
+                    overdue.cancel()
                 self._close()
+        cancelled, self._cancelled = self._cancelled, None
+        if cancelled is not None:
+            try:
+                raise cancelled
+            finally:
+                del cancelled
 
-    def _cancel(self, *, again: bool) -> None:
-        """Cancel all tasks; not `again` where a loop that shuts down has just done that to all that it has."""
+    async def _wait(self, futures: Collection[asyncio.Future[None]], until: float | None = None) -> None:
+        """Wait for these; a cancellation ends the wait, and is kept for later."""
+        try:
+            timeout = None if until is None else max(0.0, until - self.loop.time())
+            await asyncio.wait(futures, timeout=timeout)
+        except asyncio.CancelledError as error:
+            self._cancelled = error
+
+    async def _idle(self) -> None:
+        """Wait for the threads, as long as the grace allows; say so where that was not enough."""
+        await self._threads_idle(self._deadline)
+        if self.threads.busy:
+            if self._kill():
+                await self._threads_idle(self.loop.time() + KILLED)
+            self._report_stuck()
+
+    async def _threads_idle(self, until: float) -> None:
+        idle = self.threads.idle()
+        while not idle.done() and self.loop.time() < until:
+            await self._wait([idle], until)
+
+    def _cancel(self) -> None:
+        """Cancel all tasks."""
         self._stopping = True
-        for task in self._tasks:
-            if again or not task.cancelling():
-                task.cancel()
+        for task in list(self._tasks):
+            self.dismiss(task)
         # A worker whose function keeps the cancellation to itself finds nothing more to do.
         for step in self.steps:
             step.drop()
         for each in self.processes:
             each.stop(self.threads)
+
+    def _is_overdue(self) -> None:
+        """Say what does not end by itself, and wait no longer for it."""
+        self._report_stuck()
+        for task in list(self._tasks):
+            task.cancel()
 
     def _kill(self) -> bool:
         """Kill the worker processes that have not ended; return whether there were any."""
@@ -205,7 +274,6 @@ class Run:
                 self.loop.call_exception_handler(context)
 
     def _close(self) -> None:
-        self._report_stuck()
         self.threads.close()
         self.outlet.finish(stopped="it has ended")
         self._found = self._concurrency()
@@ -214,6 +282,7 @@ class Run:
         self.steps = []
         self.processes.clear()
         self.budget.freed = _nothing
+        self.context = Context()
         self._ended = perf_counter()
         self._unwatch()
 
@@ -308,7 +377,7 @@ class Driver:
         loop = self.run.loop
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(self.run.main())
+            loop.run_until_complete(self.run.begin())
         except BaseException as error:  # noqa: BLE001 - no consumer may wait for a loop that is gone
             self.run.outlet.finish(_fault(error))
         finally:

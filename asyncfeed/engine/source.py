@@ -166,7 +166,7 @@ class IterableSource(SourceStep):
         if isinstance(made, Awaitable):
             made = await made
         if isinstance(made, AsyncIterable):
-            async with IteratingAsync(made, self.name) as iterator:
+            async with IteratingAsync(made, self.name, self.means.in_peace) as iterator:
                 await self._draw_on_loop(iterator)
         elif isinstance(made, Iterable):
             await self._draw_on_thread(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from asyncfeed.engine.budget import Budget
@@ -31,7 +32,11 @@ class Means(Protocol):
         ...
 
     def dismiss(self, task: asyncio.Task[None]) -> None:
-        """Cancel a task that is not needed any more."""
+        """Cancel a task that is not needed any more; once, and not while it closes what it has opened."""
+        ...
+
+    def in_peace(self) -> AbstractContextManager[None]:
+        """Keep the run from cancelling the current task, for as long as the grace allows."""
         ...
 
     def skipped(self, failure: Failure) -> None:

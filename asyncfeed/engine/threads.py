@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
@@ -40,9 +41,11 @@ class Threads:
     process for ever. These do not; `idle` waits for the ones that are busy, and `stuck` names them.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, context: Context | None = None) -> None:
         self._loop = loop
         self._name = name
+        self._context = context or Context()
+        """What each thread begins with a copy of; nothing is copied for a job."""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._busy: dict[threading.Thread, str] = {}
         self._threads: list[threading.Thread] = []
@@ -95,6 +98,9 @@ class Threads:
         self._jobs.put(job)
 
     def _serve(self) -> None:
+        self._context.copy().run(self._work)
+
+    def _work(self) -> None:
         me = threading.current_thread()
         following: _Job | None = None
         while (job := following or self._jobs.get()) is not None:
@@ -152,16 +158,22 @@ class Threads:
         self._parked.discard(room)
         room.release()
 
-    async def idle(self, grace: float) -> bool:
-        """Let the threads end what they are at; return whether none is busy after at most `grace` seconds."""
+    @property
+    def busy(self) -> bool:
+        """Whether a job is with a thread, or on its way to one."""
+        return self._pending > 0
+
+    def idle(self) -> asyncio.Future[None]:
+        """Let the threads end what they are at, and nothing more; return what is done when none is busy."""
         self.ending = True
-        if self._pending:
-            self._all_idle = self._loop.create_future()
-            await asyncio.wait([self._all_idle], timeout=grace)
-        return self._pending == 0
+        self._all_idle = self._loop.create_future()
+        if not self._pending:
+            self._all_idle.set_result(None)
+        return self._all_idle
 
     def close(self) -> None:
         """Let the threads end, each when its job returns."""
+        self._context = Context()
         for _ in self._threads:
             self._jobs.put(None)
 

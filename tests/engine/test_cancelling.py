@@ -156,15 +156,19 @@ def test_a_run_cancelled_before_its_first_step_wakes_its_consumer(run: Run) -> N
     """As when something cancels all tasks of the loop right after a draw began."""
 
     async def main() -> None:
+        async def draw() -> None:
+            async for _ in af.items(range(10**9)):
+                pass
+
         before = asyncio.all_tasks()
-        draw = asyncio.ensure_future(anext(af.items(range(3)).open()))
-        before.add(draw)
+        drawing = asyncio.ensure_future(draw())
+        before.add(drawing)
         while not (begun := asyncio.all_tasks() - before):
             await asyncio.sleep(0)
         for task in begun:
             task.cancel()
         with pytest.raises(af.ClosedError):
-            await draw
+            await drawing
 
     run(main)
 

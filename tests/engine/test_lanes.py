@@ -37,7 +37,7 @@ def test_a_lane_has_at_most_so_many_threads(width: int) -> None:
         threads, lane = Threads(asyncio.get_running_loop(), "asyncfeed-test"), Lane()
         lane.width = width
         await asyncio.gather(*(threads.submit("call", gauge.call, lane=lane) for _ in range(200)))
-        assert await threads.idle(1)
+        await asyncio.wait_for(threads.idle(), 1)
         threads.close()
         assert (lane.busy, len(lane.waiting)) == (0, 0)
         return len(threads._threads)
@@ -78,7 +78,7 @@ def test_a_lane_that_becomes_narrow_lets_its_threads_end_their_jobs() -> None:
         release.set()
         await asyncio.gather(*jobs)
         assert lane.busy <= 1
-        assert await threads.idle(1)
+        await asyncio.wait_for(threads.idle(), 1)
         threads.close()
 
     asyncio.run(main())
