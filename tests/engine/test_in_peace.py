@@ -144,12 +144,14 @@ async def failing_consumer(pipeline: af.Pipeline[Any]) -> None:
 
 @end
 async def consumer_cancelled(pipeline: af.Pipeline[Any]) -> None:
+    begun = asyncio.Event()
+
     async def draw() -> None:
-        async for _ in pipeline.map(lambda _: None).filter(bool):
-            pass
+        async for _ in pipeline:
+            begun.set()
 
     task = asyncio.create_task(draw())
-    await asyncio.sleep(0.005)
+    await begun.wait()
     task.cancel()
     await asyncio.wait([task])
 
