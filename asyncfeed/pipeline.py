@@ -14,10 +14,11 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+from asyncfeed.description import Description
 from asyncfeed.errors import PipelineError
 from asyncfeed.outputs import Outputs
 from asyncfeed.sizes import Size, parse_bytes
-from asyncfeed.stages.base import Concurrency, Indexed, Node, OnError, Source, fold
+from asyncfeed.stages.base import Concurrency, Node, OnError, fold, random_stages
 from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.bucket import Bucket
 from asyncfeed.stages.enumerate import Enumerate
@@ -45,7 +46,7 @@ GRACE = 5.0
 """Seconds that a function may go on after the feed was stopped, before it is reported and left behind."""
 
 
-class Pipeline(Outputs, Generic[T_co]):
+class Pipeline(Outputs, Description, Generic[T_co]):
     """A description of an input pipeline; nothing is read before it is opened or iterated.
 
     Immutable: each method returns a new pipeline, so a prefix can be shared. Two pipelines are equal where
@@ -60,23 +61,20 @@ class Pipeline(Outputs, Generic[T_co]):
     [[0, 1, 2], [3, 4, 0], [1, 2, 3]]
     """
 
-    __slots__ = ("source", "stages")
-
-    source: Source
-    stages: tuple[Node, ...]
-
-    def __init__(self, source: Source, stages: tuple[Node, ...] = ()) -> None:
-        object.__setattr__(self, "source", source)
-        object.__setattr__(self, "stages", stages)
+    __slots__ = ()
 
     # -- order
 
-    def shuffle(self, *, seed: int = 0, buffer: int | None = None) -> Pipeline[T_co]:
-        """Put the items of each epoch in a random order, another one each epoch, that `seed` decides.
+    def shuffle(self, *, seed: int = 0, buffer: int | None = None, reshuffle: bool = True) -> Pipeline[T_co]:
+        """Put the items of each epoch in a random order, another one each epoch.
 
         Without `buffer`: an exact permutation, computed and not stored, of a source whose items can be reached
         by number (files, sequences, arrays, and what only rearranges them). No memory, no start-up time.
         With it: a stream through a buffer of so many items, as TensorFlow's `Dataset.shuffle`.
+
+        Order: `seed`, the epoch and the number of random stages before this one decide it, so it is the same in
+        every program. Iterating a pipeline again is epoch 0 again: `epochs(n)` counts them. With `reshuffle=False`
+        all epochs have the order of epoch 0.
 
         Raises:
             PipelineError: there is no `buffer` and the items cannot be reached by number.
@@ -85,7 +83,7 @@ class Pipeline(Outputs, Generic[T_co]):
         >>> sorted(af.items(range(5)).shuffle(seed=1))
         [0, 1, 2, 3, 4]
         """
-        return self._then(Shuffle(seed=seed, buffer=buffer))
+        return self._then(Shuffle(seed=seed, buffer=buffer, reshuffle=reshuffle))
 
     def repeat(self, count: int | None = None) -> Pipeline[T_co]:
         """Go through everything above `count` times, or for ever.
@@ -105,6 +103,9 @@ class Pipeline(Outputs, Generic[T_co]):
     def take(self, count: int) -> Pipeline[T_co]:
         """Keep the first `count` items of each epoch.
 
+        After a `shuffle` these are other items in each epoch. For a part that stays the same, see `split`, or use
+        `shuffle(reshuffle=False)`.
+
         >>> import asyncfeed as af
         >>> list(af.items(range(5)).take(2))
         [0, 1]
@@ -113,6 +114,8 @@ class Pipeline(Outputs, Generic[T_co]):
 
     def skip(self, count: int) -> Pipeline[T_co]:
         """Leave out the first `count` items of each epoch.
+
+        After a `shuffle` these are other items in each epoch; see `take`.
 
         >>> import asyncfeed as af
         >>> list(af.items(range(5)).skip(3))
@@ -446,38 +449,6 @@ class Pipeline(Outputs, Generic[T_co]):
         limit = default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, "explain")
         return explain(self, limit)
 
-    # -- as a value
-
-    def size(self) -> int | None:
-        """Return how many items one run delivers; None where that is not known or has no end."""
-        size = self.source.size()
-        for stage in self.stages:
-            if size is None:
-                if isinstance(stage, Take) and self._endless():
-                    size = stage.count
-                continue
-            size = stage.length(size)
-        return size
-
-    def _endless(self) -> bool:
-        return any(isinstance(stage, Repeat) and stage.count is None for stage in self.stages)
-
-    def __len__(self) -> int:
-        """Return how many items one run delivers; raises `TypeError` where that is not known."""
-        size = self.size()
-        if size is None:
-            raise TypeError(f"the length of {self!r} is not known, or it has no end")
-        return size
-
-    def __bool__(self) -> bool:
-        """Return True: a description is something, however many items it has."""
-        return True
-
-    def indexed(self) -> Indexed | None:
-        """Return the items by number, where all stages only rearrange such a source."""
-        indexed, rest = fold(self.source, self.stages, whole=True)
-        return None if rest else indexed
-
     def _made_by(self, method: str, collate: object) -> Node | None:
         """Return the last stage that calls a function of the user's; raise if files would be batched unread."""
         calls = (Map, FlatMap, Load, Batch, Bucket)
@@ -496,24 +467,9 @@ class Pipeline(Outputs, Generic[T_co]):
             indexed, rest = fold(self.source, (*self.stages, node))
             if indexed is None or rest:
                 node.steps()  # raises, and says what to write
+        if node.is_random:
+            node = node.with_stream(random_stages(self.source, self.stages))
         return Pipeline(self.source, (*self.stages, node))
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Pipeline cannot be changed; .{name} is set when it is made")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Pipeline, (self.source, self.stages)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Pipeline):
-            return NotImplemented
-        return self.source == other.source and self.stages == other.stages
-
-    def __hash__(self) -> int:
-        return hash((type(self.source), tuple(map(type, self.stages))))
-
-    def __repr__(self) -> str:
-        return ".".join(map(str, (self.source, *self.stages)))
 
 
 def default_memory_limit() -> int:

@@ -20,10 +20,10 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 LAYERS = (
     {"__init__", "cli", "testing"},
     {"bridges", "combine", "sources", "tables"},
-    {"pipeline", "outputs", "feed"},
+    {"pipeline", "description", "outputs", "feed"},
     {"engine"},
     {"stages", "storage", "formats", "state"},
-    {"errors", "sizes", "stats", "tasks", "trees"},
+    {"errors", "randomness", "sizes", "stats", "tasks", "trees"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.

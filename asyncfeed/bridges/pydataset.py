@@ -145,6 +145,11 @@ class Numbers(Source):
         """Return the numbers, where they have an end."""
         return None if self.count is None else Numbered(self.count, list, name="batch {}".format)
 
+    @property
+    def has_no_end(self) -> bool:
+        """Whether the dataset says that it has no last batch."""
+        return self.count is None
+
     def draw(self) -> tuple[Callable[[], Any], bool]:
         """Return what counts without end."""
         return itertools.count, False

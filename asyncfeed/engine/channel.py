@@ -70,7 +70,7 @@ class Channel:
             tail.nbytes += span.nbytes
         else:
             spans.append(span)
-        self._count += len(span.items)
+        self._count += _places(span)
         self._nbytes += span.nbytes
         if (getter := self._getter) is not None and not getter.done():
             getter.set_result(None)
@@ -86,7 +86,7 @@ class Channel:
         span = self._spans.popleft()
         if len(span.items) > self.most:
             self._spans.appendleft(span.split(self.most))
-        self._count -= len(span.items)
+        self._count -= _places(span)
         self._nbytes -= span.nbytes
         if (putter := self._putter) is not None and not putter.done() and not self._is_full():
             putter.set_result(None)
@@ -101,3 +101,8 @@ class Channel:
 
     def _is_full(self) -> bool:
         return self._count >= self.room or self._nbytes >= ROOM
+
+
+def _places(span: Span) -> int:
+    """Return how many places a span takes. An end of an epoch takes one: epochs without items are bounded, too."""
+    return len(span.items) + (span.mark != NO_MARK)

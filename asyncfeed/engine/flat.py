@@ -19,9 +19,10 @@ from typing import Any
 from asyncfeed.engine.channel import SPAN, Channel
 from asyncfeed.engine.closing import IteratingAsync, complain
 from asyncfeed.engine.crew import Crew, Policy
+from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.hop import HOP_BYTES, HOP_SECONDS
 from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
-from asyncfeed.engine.step import Gate, Marks, Means, Step
+from asyncfeed.engine.step import Gate, Means, Step
 from asyncfeed.errors import Failure
 from asyncfeed.stages.base import NO_MARK, Span, Work
 from asyncfeed.trees import total_size

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncfeed.engine.channel import Channel
+from asyncfeed.engine.epochs import Epochs, Marks
 from asyncfeed.engine.origin import Origin
-from asyncfeed.engine.step import Marks, Means, Step
+from asyncfeed.engine.step import Means, Step
 from asyncfeed.errors import Failure, PipelineError
 from asyncfeed.stages.base import END, NO_MARK, Span
 
@@ -44,13 +45,23 @@ class Branch:
 class MergeStep(Step):
     """What `zip` and `concat` share: branches that run at the same time, and a numbering of its own."""
 
-    def __init__(self, name: str, means: Means, levels: int, branches: Sequence[Branch], origin: Origin) -> None:
+    def __init__(
+        self,
+        name: str,
+        means: Means,
+        levels: int,
+        branches: Sequence[Branch],
+        origin: Origin,
+        epochs: Epochs,
+    ) -> None:
         super().__init__(name, means, levels)
         self.branches = branches
         self.before = [branch.step for branch in branches]
         self._origin = origin
         self._marks = Marks(levels)
+        self._epochs = epochs
         self._sent = 0
+        """How many items of this epoch have been sent on."""
 
     def start(self) -> None:
         """Start the task that merges."""
@@ -63,7 +74,7 @@ class MergeStep(Step):
 
     def skip(self, level: int, ended: int) -> None:
         """Pass it on to the branches, in their own count of levels."""
-        self._skip = (level, ended)
+        self._skips[level] = ended
         for branch in self.branches:
             branch.step.skip(branch.own + level, ended)
 
@@ -77,13 +88,46 @@ class MergeStep(Step):
     async def _merge(self) -> None:
         raise NotImplementedError
 
+    async def _pull(self, branch: Branch) -> None:
+        if self.means.budget.waiting:
+            self.means.budget.poke()  # this one waits for a branch, which may wait for memory
+        span = await branch.pull()
+        branch.items.extend(span.items)
+        branch.nbytes += span.nbytes
+        branch.mark, branch.failure = span.mark, span.failure
+
+    def _forget(self, branch: Branch) -> None:
+        self.means.budget.charge(-branch.nbytes)
+        branch.nbytes = 0
+        branch.items.clear()
+
+    async def _emit_end(self) -> None:
+        """End the epoch that all branches have ended.
+
+        A stage further on may have cut the epochs around this one short. A branch that heard of it later than the
+        others has epochs on the way which they have not: those are not wanted.
+        """
+        mark = max(branch.mark for branch in self.branches)
+        for branch in self.branches if mark != END else ():
+            while branch.mark < mark and branch.failure is None:
+                self._forget(branch)
+                await self._pull(branch)
+            self._forget(branch)
+            if branch.failure is not None:
+                await self._emit([], 0, NO_MARK, branch.failure)
+                return
+            branch.mark = NO_MARK
+        await self._emit([], 0, mark)
+
     async def _emit(self, items: list[Any], nbytes: int, mark: int, failure: Failure | None = None) -> None:
-        start = self._sent
+        start = self._origin.start(self._epochs.number) + self._sent
         self._sent += len(items)
         if mark != NO_MARK:
             self._marks.note(mark)
-            self._origin.starts.append(self._sent)
-        await self.send(Span(items, range(start, self._sent), mark, failure, nbytes))
+            self._sent = 0
+            if mark != END:
+                self._epochs.go_on(mark)
+        await self.send(Span(items, range(start, start + len(items)), mark, failure, nbytes))
 
 
 class ConcatStep(MergeStep):
@@ -96,17 +140,17 @@ class ConcatStep(MergeStep):
 
     async def _merge(self) -> None:
         await self.out.start()
-        while True:
+        while not self.out.finished:
             for branch in self.branches:
-                mark = NO_MARK
-                while mark == NO_MARK:
+                while branch.mark == NO_MARK:
                     span = await branch.pull()
-                    mark, ends = span.mark, branch is self.branches[-1]
-                    await self._emit(span.items, span.nbytes, mark if ends else NO_MARK, span.failure)
+                    branch.mark = span.mark
+                    await self._emit(span.items, span.nbytes, NO_MARK, span.failure)
                     if self.out.finished:
                         return
-                if mark == END:
+                if branch.mark == END:
                     branch.step.abandon()
+            await self._emit_end()
 
 
 class ZipStep(MergeStep):
@@ -133,14 +177,6 @@ class ZipStep(MergeStep):
                 await self._emit(list(zip(*columns, strict=True)), nbytes, NO_MARK)
             else:
                 await self._end_epoch()
-
-    async def _pull(self, branch: Branch) -> None:
-        if self.means.budget.waiting:
-            self.means.budget.poke()  # this one waits for a branch, which may wait for memory
-        span = await branch.pull()
-        branch.items.extend(span.items)
-        branch.nbytes += span.nbytes
-        branch.mark, branch.failure = span.mark, span.failure
 
     async def _end_epoch(self) -> None:
         """Bring all branches to the end of the epoch that one of them has reached."""
@@ -176,15 +212,7 @@ class ZipStep(MergeStep):
             if branch.failure is not None:
                 await self._emit([], 0, NO_MARK, branch.failure)
                 return
-        mark = max(branch.mark for branch in self.branches)
-        for branch in self.branches:
-            branch.mark = NO_MARK
-        await self._emit([], 0, mark)
-
-    def _forget(self, branch: Branch) -> None:
-        self.means.budget.charge(-branch.nbytes)
-        branch.nbytes = 0
-        branch.items.clear()
+        await self._emit_end()
 
     def _uneven(self, shortest: Branch, longer: Branch) -> Failure:
         places = {id(branch): place for place, branch in enumerate(self.branches)}
@@ -192,4 +220,5 @@ class ZipStep(MergeStep):
             f"zip: input {places[id(shortest)]} ended after {self._sent} items, but input {places[id(longer)]} "
             "has more; write zip(..., strict=False) to stop at the shortest"
         )
-        return self._origin.failure(PipelineError(message), self.name, self._sent)
+        ordinal = self._origin.start(self._epochs.number) + self._sent
+        return self._origin.failure(PipelineError(message), self.name, ordinal)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,8 @@ from asyncfeed.trees import find_files
 
 _CONTROL = (StopIteration, StopAsyncIteration, asyncio.CancelledError, GeneratorExit)
 """What Python takes for the end of a loop or a task: an item's error must not pass for that."""
+UNSIZED = 1 << 48
+"""How many ordinals an epoch has if the number of its items is not known: more than anybody can read."""
 
 
 def from_outside(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
@@ -38,17 +39,19 @@ def heed_cancel() -> None:
 
 
 class Origin:
-    """The places of one source: a running number over all its epochs, and the way back from it.
+    """The places of one source: one number for each item of all its epochs, and the way back from it.
 
-    Items carry one number each, which all else is derived from. Where the source is sized the epoch is a
-    division; otherwise the start of each epoch is noted as it comes, counted from `first`.
+    Items carry one number each, which all else is derived from. Each epoch has as many numbers as the source has
+    items, or `UNSIZED` if that is not known, so a division finds the epoch.
     """
 
-    def __init__(self, size: int | None, name: Callable[[int, int], str] | None, first: int = 0) -> None:
-        self._size = size
+    def __init__(self, size: int | None, name: Callable[[int, int], str] | None) -> None:
+        self._size = size or UNSIZED
         self._name = name
-        self._first = first
-        self.starts = [0]
+
+    def start(self, epoch: int) -> int:
+        """Return the ordinal of the first item of an epoch."""
+        return epoch * self._size
 
     def locate(self, ordinal: Any) -> tuple[int, Any]:
         """Return the epoch of an item and its ordinal within it."""
@@ -58,11 +61,8 @@ class Origin:
         if isinstance(ordinal, Sequence):  # a batch: its members' ordinals
             places = [self.locate(member) for member in ordinal]
             return (places[0][0], [place for _, place in places]) if places else (0, [])
-        if self._size:
-            epoch, place = divmod(ordinal, self._size)
-            return epoch, place
-        epoch = bisect_right(self.starts, ordinal) - 1
-        return self._first + epoch, ordinal - self.starts[epoch]
+        epoch, place = divmod(ordinal, self._size)
+        return epoch, place
 
     def name(self, ordinal: Any) -> str:
         """Return what the item of this ordinal is called."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.channel import join
+from asyncfeed.engine.epochs import Epochs, Marks
+from asyncfeed.errors import Failure, PipelineError
 from asyncfeed.stages.base import END, NO_MARK, Algorithm, Span
 
 
@@ -27,16 +30,49 @@ class Link:
     that no `repeat` follows, so when the algorithm wants no more the stream ends here.
     """
 
-    __slots__ = ("algorithm", "ended", "held", "held_bytes", "level", "skipping", "top")
+    __slots__ = ("algorithm", "ended", "epochs", "held", "held_bytes", "level", "skipping", "top")
 
-    def __init__(self, algorithm: Algorithm, level: int, *, top: bool) -> None:
+    def __init__(self, algorithm: Algorithm, level: int, epochs: Epochs, *, top: bool) -> None:
         self.algorithm = algorithm
+        self.epochs = epochs
+        algorithm.begin(epochs.number)
         self.level = level
         self.top = top
         self.held = 0
         self.held_bytes = 0
         self.skipping = False
         self.ended = 0
+
+
+class Watch:
+    """Sees to it that an endless `repeat` gets somewhere: a pass that lets no item through fails the stream.
+
+    It stands where the `repeat` does, of which `level` is the number. What `unwanted` names was cut by a stage
+    further on, and may well be empty.
+    """
+
+    __slots__ = ("_came", "_marks", "_unwanted", "_what", "level")
+
+    def __init__(self, what: str, level: int, levels: int, unwanted: Callable[[Marks], bool]) -> None:
+        self.level = level
+        self._what = what
+        self._unwanted = unwanted
+        self._marks = Marks(levels)
+        self._came = False
+
+    def look(self, span: Span) -> Span:
+        """Return the span, or the failure in its place."""
+        self._came = self._came or bool(span.items)
+        if span.mark == NO_MARK:
+            return span
+        # A higher mark ends the repeat from outside, so it is not endless there.
+        stuck = span.mark == self.level and not self._came and not self._unwanted(self._marks)
+        self._marks.note(span.mark)
+        self._came = False
+        if not stuck:
+            return span
+        error = PipelineError(f"{self._what} has no items, so repeat() would never end")
+        return Span([], (), failure=Failure(error, "repeat()", "none", None, 0), nbytes=span.nbytes)
 
 
 class Out:
@@ -47,7 +83,7 @@ class Out:
     """
 
     def __init__(
-        self, links: Sequence[Link], sink: Sink, budget: Budget, skip: Callable[[int, int], None]
+        self, links: Sequence[Link | Watch], sink: Sink, budget: Budget, skip: Callable[[int, int], None]
     ) -> None:
         self._links = links
         self._budget = budget
@@ -57,19 +93,23 @@ class Out:
 
     async def start(self) -> None:
         """End the stream at once where a stage wants nothing at all (`take(0)`)."""
-        if any(link.algorithm.done and link.top for link in self._links):
+        if any(isinstance(link, Link) and link.algorithm.done and link.top for link in self._links):
             await self.send(Span([], (), mark=END))
 
     async def send(self, span: Span) -> None:
         """Pass a span on; afterwards `finished` tells whether anything more is wanted."""
         for link in self._links:
-            span = self._through(link, span)
+            span = link.look(span) if isinstance(link, Watch) else self._through(link, span)
         if span.last:
             self.finished = True
         if span.items or span.mark != NO_MARK or span.failure is not None:
             await self.sink.put(span)
         elif span.nbytes:
             self._budget.charge(-span.nbytes)
+        if not span.items and not span.last:
+            # No queue has filled, so nothing has made this step wait: a source whose items are all left out would
+            # keep the loop to itself.
+            await asyncio.sleep(0)
 
     def _through(self, link: Link, span: Span) -> Span:
         algorithm = link.algorithm
@@ -90,6 +130,9 @@ class Out:
             link.skipping = False
             link.ended += 1
             more, places = algorithm.flush()
+            if mark != END:
+                link.epochs.go_on(mark - link.level)
+                algorithm.begin(link.epochs.number)
             if more:
                 items, ordinals = (items + more, join(ordinals, places)) if items else (more, places)
         return Span(items, ordinals, mark, failure, self._released(link))

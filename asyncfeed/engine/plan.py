@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 from typing import Protocol
 
 from asyncfeed.engine.channel import SPAN, Channel
+from asyncfeed.engine.epochs import Epochs
 from asyncfeed.engine.flat import FlatStep
 from asyncfeed.engine.merge import Branch, ConcatStep, MergeStep, ZipStep
 from asyncfeed.engine.origin import Origin
-from asyncfeed.engine.out import Link, Out, Sink
+from asyncfeed.engine.out import Link, Out, Sink, Watch
 from asyncfeed.engine.relay import RelayStep
 from asyncfeed.engine.source import IndexedSource, IterableSource
 from asyncfeed.engine.step import Means, Step
 from asyncfeed.engine.work_async import AsyncWork
 from asyncfeed.engine.work_threads import ThreadWork
-from asyncfeed.stages.base import Algorithm, Node, Source, Work, fold
+from asyncfeed.stages.base import Algorithm, Node, Source, Work, fold, is_endless
 from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.fetch import Fetch, Places
 from asyncfeed.stages.load import Load
@@ -93,7 +93,7 @@ def compile_steps(description: Description, means: Means, sink: Sink, run: int =
 
     `run` says how many runs went before: the epochs are counted on from theirs.
     """
-    compiler = _Compiler(means, run)
+    compiler = _Compiler(means, run, endless=is_endless(description.source, description.stages))
     last, _ = compiler.branch(description, (), trailing=True)
     compiler.close(last, sink)
     for depth, step in enumerate(compiler.steps):
@@ -102,18 +102,21 @@ def compile_steps(description: Description, means: Means, sink: Sink, run: int =
 
 
 class _Compiler:
-    def __init__(self, means: Means, run: int) -> None:
+    def __init__(self, means: Means, run: int, *, endless: bool) -> None:
         self._means = means
         self._run = run
+        self._endless = endless
         self.steps: list[Step] = []
-        self._links: list[Link] = []
+        self._links: list[Link | Watch] = []
 
     def branch(
         self, description: Description, outer: Sequence[int | None], *, trailing: bool = False
     ) -> tuple[Step, int]:
         """Add the steps of one pipeline; return its last, which is still open, and how many `repeat`s it has."""
-        indexed, rest = fold(description.source, arrange(description.stages))
+        arranged = arrange(description.stages)
+        indexed, rest = fold(description.source, arranged)
         stages = list(rest)
+        above = [str(description.source), *map(str, arranged[: len(arranged) - len(rest)])]
         if trailing and stages and isinstance(stages[-1], Prefetch):
             stages.pop()  # the outlet's own bound
         if indexed is not None and indexed.on_thread is not None:
@@ -123,22 +126,24 @@ class _Compiler:
         repeats = (*own, *outer)
         levels = len(repeats)
         name = str(description.source)
-        first = self._epochs_before(repeats)
+        epochs = self._epochs(repeats)
         if indexed is not None:
             origin = Origin(len(indexed), indexed.key)
-            step: Step = IndexedSource(indexed, name, self._means, levels, origin, repeats, first)
+            step: Step = IndexedSource(indexed, name, self._means, levels, origin, epochs)
         elif description.source.inputs:
-            origin = Origin(None, None, first)
-            step = self._merge(description.source, name, levels, repeats, origin)
+            origin = Origin(None, None)
+            step = self._merge(description.source, levels, repeats, origin)
         else:
             make, call = description.source.draw()
-            origin = Origin(None, None, first)
-            step = IterableSource(make, name, self._means, levels, origin, repeats, first, call=call)
+            origin = Origin(None, None)
+            step = IterableSource(make, name, self._means, levels, origin, epochs, call=call)
         self._open(step)
         level = 0
         unit = 1  # how many items of the source one item here is made of: queues of batches are shorter
         for node in stages:
             if isinstance(node, Repeat):
+                if node.count is None:
+                    self._links.append(Watch(".".join(above), level, levels, step.skips))
                 level += 1
             elif isinstance(node, Prefetch):
                 relay = partial(RelayStep, str(node), self._means, levels)
@@ -146,18 +151,18 @@ class _Compiler:
             gathers = node.gathers()
             for each in node.steps():
                 if isinstance(each, Algorithm):
-                    each.begin(self._epochs_before(repeats[level:]))
-                    self._links.append(Link(each, level, top=level == levels))
+                    self._links.append(Link(each, level, self._epochs(repeats[level:]), top=level == levels))
                     unit, gathers = unit * gathers, 1
                 else:
                     room = max(1, SPAN // unit)
                     step = self._next(step, room, self._worker(each, str(node), levels, origin, unit))
             unit = unit * gathers or 1
+            if not isinstance(node, Fetch):  # the source has its name
+                above.append(str(node))
         return step, len(own)
 
-    def _epochs_before(self, repeats: Sequence[int | None]) -> int:
-        """Return how many epochs the runs before this one had; one each where they have no end."""
-        return self._run * prod(1 if count is None else count for count in repeats)
+    def _epochs(self, repeats: Sequence[int | None]) -> Epochs:
+        return Epochs(repeats, self._run, endless=self._endless)
 
     def _worker(self, work: Work, name: str, levels: int, origin: Origin, unit: int) -> Callable[[Channel], Step]:
         if work.slow_paths is not None:
@@ -166,21 +171,19 @@ class _Compiler:
         kind = FlatStep if work.shape == "flat" else work_step
         return lambda inbox: kind(work, name, self._means, levels, inbox, origin, unit)
 
-    def _merge(
-        self, source: Source, name: str, levels: int, repeats: Sequence[int | None], origin: Origin
-    ) -> Step:
+    def _merge(self, source: Source, levels: int, repeats: Sequence[int | None], origin: Origin) -> Step:
         branches: list[Branch] = []
         for each in source.inputs:
             last, own = self.branch(each, repeats)
             channel = Channel(SPAN)
             self.close(last, channel)
             branches.append(Branch(last, channel, own))
-        short = source.method
+        name, epochs = source.method, self._epochs(repeats)
         if isinstance(source, Zip):
-            merge: MergeStep = ZipStep(short, self._means, levels, branches, origin, strict=source.strict)
+            merge: MergeStep = ZipStep(name, self._means, levels, branches, origin, epochs, strict=source.strict)
         else:
             assert isinstance(source, Concat)
-            merge = ConcatStep(short, self._means, levels, branches, origin)
+            merge = ConcatStep(name, self._means, levels, branches, origin, epochs)
         for branch in branches:
             branch.step.after = merge
         return merge

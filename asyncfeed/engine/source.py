@@ -9,53 +9,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.closing import Iterating, IteratingAsync, complain
+from asyncfeed.engine.epochs import Epochs, Marks
 from asyncfeed.engine.origin import Origin, from_outside, heed_cancel
-from asyncfeed.engine.step import Gate, Marks, Means, Step
+from asyncfeed.engine.step import Gate, Means, Step
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import END, Indexed, Span
+from asyncfeed.stages.base import Indexed, Span
 from asyncfeed.trees import size_of
 
 FIRST, AT_ONCE = 32, 512
 """How many items go on their way together where they need only be picked: few at first, so that something comes
 out soon. Each time costs every step on the way a turn of the loop: with 128 an item costs 1.5 us, with 512 0.9."""
-
-
-class Epochs:
-    """Counts the passes over a source, as the `repeat`s that follow it ask.
-
-    `repeats` are their counts, the nearest first (None: for ever). A pass that ends completes the epochs of
-    all levels whose count is reached; the mark says how many levels that is, `END` when it is all of them.
-    """
-
-    def __init__(self, repeats: Sequence[int | None], first: int = 0) -> None:
-        self._repeats = repeats
-        self._done = [0] * len(repeats)
-        self.number = first
-
-    @property
-    def endless(self) -> bool:
-        """Whether the passes never end."""
-        return None in self._repeats
-
-    def end(self, skipping: int = 0) -> int:
-        """End a pass (and with it, where it is cut short, the epochs below level `skipping`)."""
-        self.number += 1
-        self._done[:skipping] = [0] * skipping
-        level = skipping
-        while level < len(self._repeats):
-            self._done[level] += 1
-            if self._done[level] != self._repeats[level]:
-                return level
-            self._done[level] = 0
-            level += 1
-        return END
 
 
 class SourceStep(Step):
@@ -67,15 +37,14 @@ class SourceStep(Step):
         means: Means,
         levels: int,
         origin: Origin,
-        repeats: Sequence[int | None],
-        first: int = 0,
+        epochs: Epochs,
     ) -> None:
         super().__init__(name, means, levels)
         self._origin = origin
-        self._epochs = Epochs(repeats, first)
+        self._epochs = epochs
         self._marks = Marks(levels)
         self._drawn = 0
-        """The number of the next item, over all epochs."""
+        """The ordinal of the next item."""
 
     def start(self) -> None:
         """Start the task that draws."""
@@ -86,13 +55,10 @@ class SourceStep(Step):
         await self.out.start()
         try:
             while not self.out.finished:
-                start = self._drawn
+                self._drawn = self._origin.start(self._epochs.number)
                 rest = await self._pass()
                 if self.out.finished:
                     return
-                if self._drawn == start and not rest and self._epochs.endless and not self._unwanted():
-                    message = f"{self.name} has no items, so repeat() would never end"
-                    raise PipelineError(message)
                 await self._end_pass(rest)
         except BaseException as error:
             if from_outside(error, task):
@@ -121,9 +87,7 @@ class SourceStep(Step):
     async def _end_pass(self, items: list[Any]) -> None:
         start = self._drawn
         self._drawn += len(items)
-        skipping = self._skip[0] if self._skip is not None and self.skips(self._marks) else 0
-        mark = self._epochs.end(skipping)
-        self._origin.starts.append(self._drawn)
+        mark = self._epochs.end(self.skipped_level(self._marks) or 0)
         self._marks.note(mark)
         await self.send(Span(items, range(start, self._drawn), mark))
 
@@ -139,8 +103,6 @@ class IndexedSource(SourceStep):
     async def _pass(self) -> list[Any]:
         count = len(self._indexed)
         epoch = self._epochs.number
-        # Numbered by the size, whatever an earlier epoch skipped, so that a division finds the epoch.
-        self._drawn = epoch * count
         pick = self._indexed.pick
         place = 0
         while count - place > self._span:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.out import Out
 from asyncfeed.engine.processes import Processes
 from asyncfeed.engine.threads import Threads
@@ -44,24 +45,6 @@ class Means(Protocol):
         ...
 
 
-class Marks:
-    """How many epochs have ended, at each level."""
-
-    __slots__ = ("_ended",)
-
-    def __init__(self, levels: int) -> None:
-        self._ended = [0] * (levels + 1)
-
-    def ended(self, level: int) -> int:
-        """Return how many epochs of this level have ended."""
-        return self._ended[level]
-
-    def note(self, mark: int) -> None:
-        """Count the epochs that end at a mark: those of its level and of all below."""
-        for level in range(min(mark + 1, len(self._ended))):
-            self._ended[level] += 1
-
-
 class Step:
     """A source, a stage's work or a merge, as it runs.
 
@@ -78,7 +61,8 @@ class Step:
         self.after: Step | None = None
         self.out: Out
         self.sending = False
-        self._skip: tuple[int, int] | None = None
+        self._skips: dict[int, int] = {}
+        """What is not wanted, as `skip` was told: for each level, the epoch. One level never replaces another."""
 
     def start(self) -> None:
         """Start the tasks of this step."""
@@ -117,13 +101,18 @@ class Step:
 
     def skip(self, level: int, ended: int) -> None:
         """Produce nothing more for the epoch of `level` after which `ended` epochs had ended."""
-        self._skip = (level, ended)
+        self._skips[level] = ended
         for step in self.before:
             step.skip(level, ended)
 
     def skips(self, marks: Marks) -> bool:
         """Return whether what comes at these marks is not wanted."""
-        return self._skip is not None and marks.ended(self._skip[0]) == self._skip[1]
+        return bool(self._skips) and self.skipped_level(marks) is not None
+
+    def skipped_level(self, marks: Marks) -> int | None:
+        """Return the highest level whose epoch at these marks is not wanted; None if all are wanted."""
+        unwanted = (level for level, ended in self._skips.items() if marks.ended(level) == ended)
+        return max(unwanted, default=None)
 
     def abandon(self) -> None:
         """Stop this step and those before it: what they could still bring is not wanted."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from asyncfeed.engine.crew import Policy
+from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.hop import DROPPED
-from asyncfeed.engine.step import Marks
 from asyncfeed.errors import Failure
 from asyncfeed.stages.base import NO_MARK, Span, Work
 from asyncfeed.trees import size_of, total_size

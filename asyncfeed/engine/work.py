@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.crew import Crew
+from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.origin import Origin
-from asyncfeed.engine.step import Gate, Marks, Means, Step
+from asyncfeed.engine.step import Gate, Means, Step
 from asyncfeed.engine.window import SMALL, Entry, Weights, Window
 from asyncfeed.stages.base import NO_MARK, Span, Work
 

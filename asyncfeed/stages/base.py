@@ -90,7 +90,7 @@ class Algorithm:
         return 0
 
     def begin(self, epoch: int) -> None:
-        """Note that the first epoch that comes has this number; called once, before the first item."""
+        """Note that the epoch that comes has this number; called before the first item and after each `flush`."""
 
     def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
         """Take items in, return those that are ready."""
@@ -220,6 +220,10 @@ class Node:
         """Return how many items come out when `upstream` go in; None where that depends on the items."""
         return None
 
+    def endless(self, *, upstream: bool) -> bool:
+        """Return whether what comes out has no end, if `upstream` says whether what goes in has none."""
+        return upstream
+
     def gathers(self) -> int:
         """Return how many items make one of those that come out; 0 where items are taken apart again."""
         return 1
@@ -228,6 +232,15 @@ class Node:
     def one_to_one(self) -> bool:
         """Whether the n-th item out is made from the n-th item in, so that a `take` may go before."""
         return False
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers, which depend on how many random stages stand before it."""
+        return False
+
+    def with_stream(self, stream: int) -> Node:
+        """Return this stage with the random numbers it has after `stream` random stages."""
+        return self
 
     def absorb(self, following: Node) -> Node | None:
         """Return one node that does the work of this one and the following, or None."""
@@ -287,6 +300,11 @@ class Source(Node):
         indexed = self.indexed()
         return None if indexed is None else len(indexed)
 
+    @property
+    def has_no_end(self) -> bool:
+        """Whether one epoch is known to have no end."""
+        return False
+
     def check_repeatable(self) -> None:
         """Raise where the items can be gone through only once."""
         for each in self.inputs:
@@ -320,9 +338,23 @@ def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tupl
     return indexed, ()
 
 
+def random_stages(source: Source, stages: Sequence[Node]) -> int:
+    """Return how many stages that draw random numbers an item of a description has passed at most."""
+    before = max((random_stages(each.source, each.stages) for each in source.inputs), default=0)
+    return before + sum(node.is_random for node in stages)
+
+
 def leaves_out(indexed: Indexed) -> bool:
     """Return whether items that cannot be read are left out, so that a place is not the number of an item."""
     return indexed.on_thread is not None and indexed.on_thread.on_error == "skip"
+
+
+def is_endless(source: Source, stages: Sequence[Node]) -> bool:
+    """Return whether a run over a description is known to have no end."""
+    endless = source.has_no_end
+    for node in stages:
+        endless = node.endless(upstream=endless)
+    return endless
 
 
 def usable_cores() -> int:

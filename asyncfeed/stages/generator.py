@@ -11,6 +11,7 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.random.bit_generator import ISeedSequence
 
+from asyncfeed.randomness import WORD
 from asyncfeed.stages.base import Place
 
 
@@ -31,9 +32,10 @@ def generator_at(seed: int, epoch: int, ordinal: Any) -> Generator:
         if isinstance(plain, tuple):
             digest = blake2b(repr(plain).encode("ascii"), digest_size=16).digest()
             low, high, folded = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little"), 1
-    key = np.array([seed, folded], np.uint64)
+    # An epoch of 2**64 or more takes nested endless repeats; its upper bits go into the key.
+    key = np.array([seed, folded | epoch >> 64 << 1], np.uint64)
     # The lowest word is left to count the numbers that are drawn, four at a time.
-    counter = np.array([0, high, low, epoch], np.uint64)
+    counter = np.array([0, high, low, epoch & WORD], np.uint64)
     return Generator(Philox(_Key(key), counter=counter))  # type: ignore[arg-type]  # it asks for less than it says
 
 

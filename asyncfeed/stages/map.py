@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from asyncfeed.errors import PipelineError
+from asyncfeed.randomness import WORD, stage_seed
 from asyncfeed.stages.base import Concurrency, Node, OnError, Work, check_count, usable_cores
 from asyncfeed.stages.policy import check_fn, check_policy, is_async
 from asyncfeed.stages.sending import pack
-
-_WORD = (1 << 64) - 1
-"""The largest number that Philox takes as one word of its key."""
-
 
 On = Literal["thread", "process"]
 
@@ -39,6 +36,8 @@ class Map(Node):
     on_error: OnError = "raise"
     skip_limit: float | None = None
     on: On = "thread"
+    stream: int = field(default=0, repr=False)
+    """How many random stages stand before this one; see `randomness`."""
 
     def __post_init__(self) -> None:
         check_fn(self.method, self.fn)
@@ -48,10 +47,19 @@ class Map(Node):
             _check_sendable(self.fn)
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
         check_count(self.method, "seed", self.seed, 0)
-        if self.seed > _WORD:
+        if self.seed > WORD:  # one word of the key of Philox
             raise PipelineError(f"map: seed must be less than 2**64, not {self.seed}")
         if self.seed and not self.rng:
             raise PipelineError("map: seed does nothing without rng=True, which calls fn(item, generator)")
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return self.rng
+
+    def with_stream(self, stream: int) -> Map:
+        """Return this map with the random numbers of another place in the description."""
+        return replace(self, stream=stream)
 
     def steps(self) -> Sequence[Work]:
         """One call per item."""
@@ -60,7 +68,8 @@ class Map(Node):
         if self.rng:
             from asyncfeed.stages.generator import AwaitDrawing, CallDrawing  # noqa: PLC0415 - 8 ms to import
 
-            fn = AwaitDrawing(fn, self.seed) if waits else CallDrawing(fn, self.seed)
+            seed = stage_seed(self.seed, self.stream)
+            fn = AwaitDrawing(fn, seed) if waits else CallDrawing(fn, seed)
         concurrency = self.concurrency
         if self.on == "process" and concurrency == "auto":
             concurrency = usable_cores()

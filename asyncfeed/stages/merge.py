@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Indexed, Reading, Source, leaves_out
+from asyncfeed.stages.base import Indexed, Reading, Source, is_endless, leaves_out
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Zip(Source):
     def inputs(self) -> tuple[Any, ...]:
         """The zipped pipelines."""
         return self.pipelines
+
+    @property
+    def has_no_end(self) -> bool:
+        """Whether no input has an end."""
+        return all(is_endless(each.source, each.stages) for each in self.pipelines)
 
     def size(self) -> int | None:
         """Return the number of tuples, where all inputs tell theirs."""
@@ -95,6 +100,11 @@ class Concat(Source):
     def inputs(self) -> tuple[Any, ...]:
         """The pipelines in their order."""
         return self.pipelines
+
+    @property
+    def has_no_end(self) -> bool:
+        """Whether an input has no end."""
+        return any(is_endless(each.source, each.stages) for each in self.pipelines)
 
     def size(self) -> int | None:
         """Return the number of items, where all inputs tell theirs."""

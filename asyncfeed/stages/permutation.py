@@ -16,18 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from asyncfeed.randomness import FIRST_FACTOR, GOLDEN, SECOND_FACTOR, mix
+
 Places = np.ndarray[Any, np.dtype[np.uint64]]
 
 LIMIT = 2**62
 ROUNDS = 6
 SMALL = 4096
 """Up to this many places a table is sorted once: as cheap, and uniform over all permutations."""
-
-# The constants of splitmix64 (Steele, Lea and Flood, 2014).
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
-_MASK = 2**64 - 1
 
 _U27, _U30, _U31, _U32 = map(np.uint64, (27, 30, 31, 32))
 
@@ -45,14 +41,14 @@ class Permutation:
         if not 0 <= n <= LIMIT:
             raise ValueError(f"a permutation has 0 to 2**62 places, not {n}")
         self.n = n
-        key = _key(seed, epoch)
+        key = mix(seed, epoch)
         self._table: Places | None = None
         if n <= SMALL:
-            scrambled = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
+            scrambled = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(key)
             self._table = np.argsort(_scramble(scrambled), kind="stable").astype(np.uint64)
         rows = isqrt(n - 1) + 1 if n else 1
         self._sizes = (np.uint64(rows), np.uint64(-(-n // rows)))
-        self._keys = [np.uint64(_key(key, number)) for number in range(ROUNDS)]
+        self._keys = [np.uint64(mix(key, number)) for number in range(ROUNDS)]
 
     def __call__(self, places: Places) -> Places:
         """Return what stands at each of these places, which must all be below n."""
@@ -89,19 +85,8 @@ class Permutation:
 def _scramble(x: Places) -> Places:
     """Mix the bits of each element in place: the finaliser of splitmix64."""
     x ^= x >> _U30
-    x *= np.uint64(_FIRST)
+    x *= np.uint64(FIRST_FACTOR)
     x ^= x >> _U27
-    x *= np.uint64(_SECOND)
+    x *= np.uint64(SECOND_FACTOR)
     x ^= x >> _U31
     return x
-
-
-def _key(*words: int) -> int:
-    """Return 64 bits that depend on every bit of these numbers, each taken modulo 2**64."""
-    key = 0
-    for word in words:
-        key = (key + (word & _MASK) + _GOLDEN) & _MASK
-        key = ((key ^ key >> 30) * _FIRST) & _MASK
-        key = ((key ^ key >> 27) * _SECOND) & _MASK
-        key ^= key >> 31
-    return key

@@ -34,6 +34,10 @@ class Repeat(Node):
         """Return the items of all epochs; None without an end."""
         return None if self.count is None else self.count * upstream
 
+    def endless(self, *, upstream: bool) -> bool:
+        """Return whether it has no end, or what it repeats has none."""
+        return upstream or self.count is None
+
     def __str__(self) -> str:
         """Return `repeat()` where there is no count."""
         return "repeat()" if self.count is None else super().__str__()

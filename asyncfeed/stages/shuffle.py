@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from asyncfeed.errors import PipelineError
+from asyncfeed.randomness import stage_seed
 from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count
 from asyncfeed.stages.permutation import Permutation
 
@@ -25,17 +26,31 @@ DRAWS = 1024
 
 @dataclass(frozen=True)
 class Shuffle(Node):
-    """Puts the items of each epoch in a random order that (seed, epoch) decides."""
+    """Puts the items of each epoch in a random order: another one in each, or always that of epoch 0."""
 
     seed: int = 0
     buffer: int | None = None
+    reshuffle: bool = True
+    stream: int = field(default=0, repr=False)
+    """How many random stages stand before this one; see `randomness`."""
 
     method: ClassVar[str] = "shuffle"
 
     def __post_init__(self) -> None:
         check_count("shuffle", "seed", self.seed, 0)
+        if not isinstance(self.reshuffle, bool):
+            raise PipelineError(f"shuffle: reshuffle must be True or False, not {self.reshuffle!r}")
         if self.buffer is not None:
             check_count("shuffle", "buffer", self.buffer, 1)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return True
+
+    def with_stream(self, stream: int) -> Shuffle:
+        """Return this shuffle with the random numbers of another place in the description."""
+        return replace(self, stream=stream)
 
     @property
     def exact(self) -> bool:
@@ -44,7 +59,9 @@ class Shuffle(Node):
 
     def index(self, upstream: Indexed) -> Indexed | None:
         """Return upstream permuted exactly; with a buffer the user asked for the order of a stream."""
-        return Permuted(upstream, self.seed) if self.buffer is None else None
+        if self.buffer is not None:
+            return None
+        return Permuted(upstream, stage_seed(self.seed, self.stream), reshuffle=self.reshuffle)
 
     def steps(self) -> Sequence[Step]:
         """Return the buffer; a stream cannot be permuted without one."""
@@ -53,7 +70,8 @@ class Shuffle(Node):
                 "shuffle: items of a stream cannot be reached by number, so it needs a buffer: "
                 ".shuffle(buffer=10_000); or put it next to the source, before what makes it a stream"
             )
-        return [BufferShuffle(self.buffer, self.seed)]
+        seed = stage_seed(self.seed, self.stream)
+        return [BufferShuffle(self.buffer, seed, reshuffle=self.reshuffle)]
 
     def length(self, upstream: int) -> int:
         """Return as many as come in."""
@@ -61,11 +79,12 @@ class Shuffle(Node):
 
 
 class Permuted:
-    """Upstream in the order of a permutation, another one each epoch."""
+    """Upstream in the order of a permutation: another one each epoch, or that of epoch 0 for all of them."""
 
-    def __init__(self, upstream: Indexed, seed: int) -> None:
+    def __init__(self, upstream: Indexed, seed: int, *, reshuffle: bool = True) -> None:
         self.on_thread = upstream.on_thread
         self._upstream = upstream
+        self._reshuffle = reshuffle
         # The caches hold a function of their arguments only, so they make no cycle through self.
         self._permutation = lru_cache(maxsize=4)(partial(Permutation, len(upstream), seed))
         self._block = lru_cache(maxsize=2)(partial(_block, self._permutation))
@@ -82,6 +101,7 @@ class Permuted:
         return self._upstream.key(epoch, self._permuted(epoch, range(place, place + 1))[0])
 
     def _permuted(self, epoch: int, places: Sequence[int]) -> list[int]:
+        epoch = epoch if self._reshuffle else 0
         if not isinstance(places, range) or places.step != 1:
             return self._permutation(epoch).numbers(np.asarray(places, np.uint64))
         first, last = places.start // BLOCK, (places.stop - 1) // BLOCK
@@ -105,15 +125,17 @@ class BufferShuffle(Algorithm):
     item can come early by at most the size of the buffer, and the end of an epoch empties it at random.
     """
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int, *, reshuffle: bool = True) -> None:
         self._size = size
         self._seed = seed
+        self._reshuffle = reshuffle
         self._held: list[tuple[Any, Any]] = []
         self._start(0)
 
     def begin(self, epoch: int) -> None:
         """Take the random numbers of this epoch."""
-        self._start(epoch)
+        if epoch != self._epoch:
+            self._start(epoch)
 
     @property
     def held(self) -> int:
@@ -138,7 +160,7 @@ class BufferShuffle(Algorithm):
     def flush(self) -> tuple[list[Any], Sequence[Any]]:
         """Return what the buffer holds in a random order, and go on to the next epoch's random numbers."""
         held = self._held
-        random = np.random.PCG64([self._seed, self._epoch, 1])
+        random = np.random.PCG64([self._seed, self._random_epoch, 1])
         out = []
         for slot in _below(random, np.arange(len(held), 0, -1, dtype=np.uint64)):
             out.append(held[slot])
@@ -160,7 +182,12 @@ class BufferShuffle(Algorithm):
     def _start(self, epoch: int, drawn: int = 0) -> None:
         self._epoch = epoch
         self._drawn = drawn
-        self._slots = _slots(np.random.PCG64([self._seed, epoch, 0]).advance(drawn), self._size)
+        self._slots = _slots(np.random.PCG64([self._seed, self._random_epoch, 0]).advance(drawn), self._size)
+
+    @property
+    def _random_epoch(self) -> int:
+        """The epoch whose random numbers are drawn."""
+        return self._epoch if self._reshuffle else 0
 
 
 def _slots(random: np.random.PCG64, size: int) -> Iterator[int]:

@@ -32,6 +32,10 @@ class Take(Node):
         """Return the count of a stream."""
         return [TakeFirst(self.count)]
 
+    def endless(self, *, upstream: bool) -> bool:
+        """Return that it ends."""
+        return False
+
     def length(self, upstream: int) -> int:
         """Return `count`, or fewer where there are fewer."""
         return min(self.count, upstream)

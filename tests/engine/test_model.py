@@ -14,7 +14,7 @@ import asyncfeed as af
 from asyncfeed.engine import channel, flat, hop, plan, source
 from asyncfeed.testing import run_virtual
 from tests.eager import eagerly
-from tests.engine.model import Case, pipelines
+from tests.engine.model import Case, cut_short, pipelines
 
 slow = settings(max_examples=300, suppress_health_check=list(HealthCheck))
 
@@ -54,6 +54,27 @@ def test_a_pipeline_is_its_model(
     assert got == case.epoch()
     if "take" not in repr(case) and "zip" not in repr(case):  # these end before what is above them
         assert used == 0
+
+
+@slow
+@given(case=cut_short(), seed=st.integers(0, 2**32), length=st.sampled_from([1, 3, channel.SPAN]))
+def test_what_was_read_ahead_changes_no_random_number(case: Case, seed: int, length: int) -> None:
+    """A `take` may end an epoch early, on any schedule: those after it draw what the description says."""
+    with mock.patch.object(channel, "SPAN", length):
+        got, _ = run_virtual(collect(case.pipeline), seed=seed)
+    assert got == case.epoch()
+
+
+@slow
+@given(case=pipelines() | cut_short(), seed=st.integers(0, 2**32), number=st.integers(0, 3))
+def test_a_later_run_is_that_pass_of_a_repeat(case: Case, seed: int, number: int) -> None:
+    """`open(epoch=k)` delivers epoch k of a `repeat` over all of it, random numbers included."""
+
+    async def one_run() -> list[Any]:
+        async with case.pipeline.open(epoch=number) as feed:
+            return [item async for item in feed]
+
+    assert run_virtual(one_run(), seed=seed) == case.epoch(number)
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))

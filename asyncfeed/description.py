@@ -1,0 +1,65 @@
+"""What a pipeline is as a value: a source, its stages, and what they say about it without running."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from asyncfeed.stages.base import Indexed, Node, Source, fold
+
+
+class Description:
+    """A source and the stages after it. Immutable; compares, prints and pickles."""
+
+    __slots__ = ("source", "stages")
+
+    source: Source
+    stages: tuple[Node, ...]
+
+    def __init__(self, source: Source, stages: tuple[Node, ...] = ()) -> None:
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "stages", stages)
+
+    def size(self) -> int | None:
+        """Return how many items one run delivers; None where that is not known or has no end."""
+        size, endless = self.source.size(), self.source.has_no_end
+        for node in self.stages:
+            if endless:  # only a stage that ends it, as `take` does, knows how many are left
+                size = None if node.endless(upstream=True) else node.length(sys.maxsize)
+            elif size is not None:
+                size = node.length(size)
+            endless = node.endless(upstream=endless)
+        return size
+
+    def __len__(self) -> int:
+        """Return how many items one run delivers; raises `TypeError` where that is not known."""
+        size = self.size()
+        if size is None:
+            raise TypeError(f"the length of {self!r} is not known, or it has no end")
+        return size
+
+    def __bool__(self) -> bool:
+        """Return True: a description is something, however many items it has."""
+        return True
+
+    def indexed(self) -> Indexed | None:
+        """Return the items by number, where all stages only rearrange such a source."""
+        indexed, rest = fold(self.source, self.stages, whole=True)
+        return None if rest else indexed
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Pipeline cannot be changed; .{name} is set when it is made")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.source, self.stages)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Description):
+            return NotImplemented
+        return self.source == other.source and self.stages == other.stages
+
+    def __hash__(self) -> int:
+        return hash((type(self.source), tuple(map(type, self.stages))))
+
+    def __repr__(self) -> str:
+        return ".".join(map(str, (self.source, *self.stages)))

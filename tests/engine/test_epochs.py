@@ -1,0 +1,152 @@
+"""Epochs as they run: cut short, repeated, without items, and without growing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import asyncfeed as af
+from asyncfeed.engine.origin import Origin
+from asyncfeed.testing import run_virtual
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+
+def noise(item: Any, rng: np.random.Generator) -> tuple[Any, float]:  # noqa: ANN401
+    return item, float(rng.random())
+
+
+async def most(item: Any) -> bool:  # noqa: ANN401
+    """Keep two of three, each after a time of its own."""
+    number = item[0] if isinstance(item, tuple) else item
+    await asyncio.sleep((number * 7919) % 13 / 1000)
+    return number % 3 != 0
+
+
+def none(item: object) -> bool:
+    return False
+
+
+def twenty() -> Iterator[int]:
+    yield from range(20)
+
+
+async def collect(pipeline: af.Pipeline[Any], **options: Any) -> list[str]:  # noqa: ANN401
+    async with pipeline.open(**options) as feed:
+        return [str(item) async for item in feed]
+
+
+SIZED, STREAM = af.items(range(20)), af.items(twenty)
+
+CUT_SHORT = [
+    SIZED.shuffle(seed=1).map(noise, rng=True).filter(most).repeat().take(47),
+    SIZED.shuffle(seed=1).filter(most).batch(4).repeat().take(9),
+    SIZED.shuffle(seed=1).filter(most).repeat(5).take(47),
+    STREAM.shuffle(buffer=5).filter(most).map(noise, rng=True).repeat().take(30),
+    STREAM.filter(most).repeat().shuffle(buffer=5).take(30).repeat(2).take(50),
+    af.zip(STREAM.filter(most).map(noise, rng=True).repeat(), af.items(range(31)), strict=False),
+    af.zip(STREAM.shuffle(buffer=3).filter(most), STREAM.filter(most)).map(noise, rng=True).repeat().take(40),
+    af.concat(STREAM.filter(most).map(noise, rng=True), SIZED.shuffle()).repeat().take(70),
+]
+
+
+@pytest.mark.parametrize("pipeline", CUT_SHORT, ids=str)
+def test_epochs_that_are_cut_short_are_the_same_on_any_schedule(pipeline: af.Pipeline[Any]) -> None:
+    """How far the source has read when it hears of the cut decides nothing."""
+    runs = {tuple(run_virtual(collect(pipeline.repeat(3)), seed=seed)) for seed in range(12)}
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("pipeline", CUT_SHORT, ids=str)
+def test_a_run_is_that_epoch_of_a_repeat_also_where_a_take_cuts_short(pipeline: af.Pipeline[Any]) -> None:
+    runs = [run_virtual(collect(pipeline, epoch=epoch), seed=epoch) for epoch in range(3)]
+    assert sum(runs, []) == run_virtual(collect(pipeline.repeat(3)), seed=7)
+    assert runs[0] != runs[1] != runs[2]
+
+
+@pytest.mark.parametrize("merge", [af.concat, lambda a, b: af.zip(a, b, strict=False)], ids=["concat", "zip"])
+def test_merged_streams_stay_together_where_a_take_cuts_their_epochs_short(merge: Any, seed: int) -> None:  # noqa: ANN401
+    """One input hears of it a few epochs later than the other."""
+    slow = STREAM.filter(most)
+    for take in (0, 1, 25, 70):
+        pipeline = merge(STREAM, slow).repeat().take(take).repeat(3)
+        by_the_book = [str(item) for item in list(merge(STREAM, slow).repeat(10))[:take]] * 3
+        assert run_virtual(collect(pipeline), seed=seed) == by_the_book
+
+
+# -- an endless repeat of nothing
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "what"),
+    [
+        (af.items([]).repeat(), r"items\(\[\]\) has no items"),
+        (af.items(twenty).filter(none).repeat(), r"items\(twenty\)\.filter\(none\) has no items"),
+        (SIZED.filter(none).repeat().batch(3), r"items\(range\(0, 20\)\)\.filter\(none\) has no items"),
+        (SIZED.skip(20).repeat(), r"items\(range\(0, 20\)\)\.skip\(20\) has no items"),
+        (STREAM.skip(30).map(noise, rng=True).repeat(), r"\.skip\(30\)\.map\(noise, rng=True\) has no items"),
+        (SIZED.batch(30, drop_remainder=True).repeat(), r"batch\(30, drop_remainder=True\) has no items"),
+        (SIZED.flat_map(lambda _: []).repeat(2).repeat().take(5), r"\.repeat\(2\) has no items"),
+        (af.zip(STREAM, SIZED.filter(none), strict=False).repeat(), r"has no items"),
+        (af.zip(SIZED, SIZED.filter(none).repeat(), strict=False), r"filter\(none\) has no items"),
+    ],
+    ids=str,
+)
+def test_an_endless_repeat_of_nothing_is_an_error(pipeline: af.Pipeline[Any], what: str, seed: int) -> None:
+    """It says which stages let nothing through, and takes one epoch to find out."""
+    with pytest.raises(af.PipelineError, match=what + r".*repeat\(\) would never end"):
+        run_virtual(collect(pipeline), seed=seed)
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        SIZED.filter(most).repeat().take(5).repeat(4).take(18),
+        SIZED.filter(most).repeat().take(0).repeat(3),
+        STREAM.filter(most).repeat().skip(100).take(3).repeat(3),
+        SIZED.repeat().filter(none).take(0),
+        af.zip(STREAM.filter(most).repeat(), STREAM, strict=False).repeat(3),
+    ],
+    ids=str,
+)
+def test_an_epoch_that_was_cut_short_before_its_first_item_is_no_error(
+    pipeline: af.Pipeline[Any], seed: int
+) -> None:
+    run_virtual(collect(pipeline), seed=seed)
+
+
+@pytest.mark.parametrize("source", [SIZED, STREAM], ids=["sized", "stream"])
+def test_a_source_whose_items_are_all_left_out_can_be_stopped(source: af.Pipeline[int]) -> None:
+    """It gives way to the loop, although no queue ever fills."""
+
+    async def main() -> str:
+        async with source.repeat().skip(10**15).open() as feed:
+            drawing = asyncio.ensure_future(anext(feed))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            feed.stop("enough")
+            with pytest.raises(af.ClosedError, match="enough"):
+                await drawing
+        return "stopped"
+
+    assert asyncio.run(main()) == "stopped"
+
+
+# -- memory
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_what_tells_an_item_its_epoch_does_not_grow(size: int | None) -> None:
+    """An ordinal holds the epoch: nothing is noted as epochs go by."""
+    origin = Origin(size, None)
+    before = sys.getsizeof(origin.__dict__)
+    for epoch in (0, 1, 10**6, 10**12):
+        assert origin.locate(origin.start(epoch) + 2) == (epoch, 2)
+    assert sys.getsizeof(origin.__dict__) == before
+    assert not [value for value in vars(origin).values() if hasattr(value, "__len__")]
