@@ -11,14 +11,15 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
-from asyncfeed.engine.loops import new_event_loop
-from asyncfeed.engine.outlet import Failed, Outlet
-from asyncfeed.engine.run import Driver, Run
+from asyncfeed.engine.failed import Failed
+from asyncfeed.engine.ready import get_ready, is_ready
 from asyncfeed.errors import ClosedError, Failure
 from asyncfeed.stats import FeedStats
 
 if TYPE_CHECKING:
     from asyncfeed.coordinator import Tie
+    from asyncfeed.engine.outlet import Outlet
+    from asyncfeed.engine.run import Driver, Run
     from asyncfeed.pipeline import Pipeline
 
 T_co = TypeVar("T_co", covariant=True)
@@ -77,6 +78,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     def _begin(self) -> Run:
         """Start on a background thread, where that has not happened."""
+        from asyncfeed.engine.loops import new_event_loop  # noqa: PLC0415 - see engine/ready.py
+        from asyncfeed.engine.run import Driver  # noqa: PLC0415
+
         with self._starting:
             if self._run is None:
                 self._check_open()
@@ -95,9 +99,11 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             raise ClosedError("this feed runs on an event loop: draw from it with `async for`, on that loop")
         return self._run
 
-    def _begin_async(self) -> Run:
+    async def _begin_async(self) -> Run:
         """Start on the running loop, where that has not happened."""
         loop = asyncio.get_running_loop()
+        if not is_ready():
+            await get_ready()
         with self._starting:
             if self._run is None:
                 self._check_open()
@@ -128,6 +134,8 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             run.request_stop(self._stopped)
 
     def _new_run(self, loop: asyncio.AbstractEventLoop) -> Run:
+        from asyncfeed.engine.run import Run  # noqa: PLC0415 - see engine/ready.py
+
         run = Run(
             self.pipeline,
             loop=loop,
@@ -186,7 +194,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         """Return the next batch, waiting for it on the loop; cancelling the wait loses nothing."""
         run = self._run
         if run is None or self._task is None or run.loop is not asyncio.get_running_loop():
-            run = self._begin_async()
+            run = await self._begin_async()
         if run.forked:
             _forked()
         try:
@@ -266,7 +274,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     async def __aenter__(self) -> Self:
         """Start on the running loop."""
-        self._begin_async()
+        await self._begin_async()
         return self
 
     async def __aexit__(

@@ -28,6 +28,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
+import asyncfeed.engine.everything  # noqa: F401 - or else the first run of a process would take other turns
+
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.failed import Failed
 from asyncfeed.engine.step import Gate
 from asyncfeed.errors import ClosedError, Failure
 from asyncfeed.stages.base import Span
@@ -253,7 +254,3 @@ class Outlet:
         if self._must_settle():
             self.settle()
         return item
-
-
-class Failed(Exception):
-    """The run has failed; `Outlet.failure` says how."""

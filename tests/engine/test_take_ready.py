@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from asyncfeed.engine.budget import Budget
-from asyncfeed.engine.outlet import Failed, Outlet
+from asyncfeed.engine.failed import Failed
+from asyncfeed.engine.outlet import Outlet
 from asyncfeed.errors import ClosedError, Failure
 from asyncfeed.stages.base import END, NO_MARK, Span
 
