@@ -277,15 +277,15 @@ class Arrays(Source):
             where = leaf_name(spec, place) or "the array"
             if not getattr(leaf, "shape", ()):
                 raise PipelineError(f"arrays: {where} must be an array with a first axis, not {leaf!r}")
-            if len(leaf) != len(leaves[0]):
-                first = leaf_name(spec, 0)
-                raise PipelineError(f"arrays: {where} has {len(leaf)} rows, but {first} has {len(leaves[0])}")
+            rows, expected = leaf.shape[0], leaves[0].shape[0]
+            if rows != expected:
+                raise PipelineError(f"arrays: {where} has {rows} rows, but {leaf_name(spec, 0)} has {expected}")
 
     def indexed(self) -> Indexed:
         """Return the rows by number: views of arrays in memory, copies of what must be read."""
         given, spec = flatten(self.tree)
         leaves: list[Any] = [Mapped(leaf) if is_mapped(leaf) else leaf for leaf in given]
-        first, count = leaves[0], len(given[0])
+        first, count = leaves[0], int(given[0].shape[0])
         reading = None if all(isinstance(leaf, np.ndarray) for leaf in leaves) else Reading(self.concurrency)
         if spec.is_leaf():
             return Numbered(count, lambda places: [first[place] for place in places], on_thread=reading)

@@ -138,7 +138,8 @@ def _array_size(array: np.ndarray[Any, Any]) -> int:
 def _register(kinds: set[type]) -> bool:
     """Make the dataclasses among these types known to `optree`; return whether there were any."""
     library = _optree()
-    fresh = [kind for kind in kinds if hasattr(kind, "__dataclass_fields__")]
+    # One that is an array itself (zarr's is) is a leaf.
+    fresh = [kind for kind in kinds if hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__array__")]
     for kind in fresh:
         # optree's registry has a lock of its own; where another thread was faster, it raises ValueError.
         with suppress(ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,28 @@ def test_rows_of_a_mapped_file_are_read_on_a_thread(tmp_path: Path, view: Any) -
             row = item[1] if isinstance(item, tuple) else item
             assert not isinstance(row, np.memmap)
             assert isinstance(row, np.uint8) or row.base is None
+
+
+def test_an_array_that_is_a_dataclass_is_an_array() -> None:
+    """Zarr's are, and have no length but that of their shape."""
+
+    @dataclass
+    class Array:
+        rows: Any
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            return (len(self.rows), 2)
+
+        dtype = np.dtype(np.int64)
+
+        def __getitem__(self, number: int) -> Any:
+            return np.full(2, self.rows[number])
+
+        def __array__(self) -> Any:
+            raise NotImplementedError
+
+    assert [row["x"].tolist() for row in af.arrays({"x": Array([1, 2])})] == [[1, 1], [2, 2]]
 
 
 def test_rows_of_arrays_in_memory_are_views() -> None:

@@ -1,0 +1,33 @@
+"""What every test of the engine gets beside the rest: an error where the engine blocks a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from blockbuster import BlockBuster, BlockBusterFunction
+
+ALSO = (
+    "os.open",
+    "os.readv",
+    "os.preadv",
+    "os.pread",
+    "os.scandir",
+    "io.open",
+    "builtins.open",
+    "subprocess.Popen.__init__",
+)
+"""What blocks, is called by us, and is not known to BlockBuster."""
+
+
+@pytest.fixture(autouse=True, scope="package")
+def detector() -> Iterator[BlockBuster]:
+    """Raise `BlockingError` from whatever reads, waits for a lock or starts a process on a loop, called by us."""
+    detector = BlockBuster("asyncfeed", excluded_modules=["asyncfeed.testing"])
+    for name in ALSO:
+        detector.functions[f"also {name}"] = BlockBusterFunction(
+            None, name, scanned_modules="asyncfeed", excluded_modules=["asyncfeed.testing"]
+        )
+    detector.activate()
+    yield detector
+    detector.deactivate()
