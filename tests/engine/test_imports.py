@@ -36,5 +36,7 @@ def test_the_first_run_imports_nothing_on_the_loop(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True
     )
+    imported = set(done.stdout.strip().split("|"))
+    assert "asyncfeed.feed" in imported  # or else nothing was seen
     light = {"feed", "stats", "engine", "engine.failed", "engine.ready"}
-    assert set(done.stdout.strip().split("|")) == {f"asyncfeed.{name}" for name in light}
+    assert imported <= {f"asyncfeed.{name}" for name in light}
