@@ -11,8 +11,10 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
+# TensorFlow is some 600 MB, so pip says what it does.
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@echo "installing asyncfeed, TensorFlow and scikit-learn into $(VENV); this happens once, and takes minutes"
+	$(BIN)/python -m pip install --editable '.[demo]'
 	@touch $@
 
 # torch first, in a release with a build for machines without a GPU in its default index, where there is one.
@@ -27,7 +29,8 @@ $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/python examples/digits.py
+	@echo "training a small model on 1,797 images of digits, read from one file each"
+	@$(BIN)/python examples/digits.py
 
 test: lint types unit pythons
 

@@ -312,7 +312,8 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         Samples are trees of arrays and numbers; a batch has their structure. Numbers become int64, float64 or
         bool, text and bytes arrays of objects; arrays keep their dtype, and tensors of torch, JAX and TensorFlow
         become arrays of theirs. A leaf that is None in all samples stays None. The last batch of an epoch is
-        smaller, or dropped. Memory: a batch is one new 64-byte aligned array per leaf, never reused.
+        smaller, or dropped. Memory: a batch is one 64-byte aligned array per leaf. If that is 256 KB or larger, a
+        later batch uses its memory again, after the last array, view or tensor that shows it is gone.
 
         `collate` makes the batch instead: a sync function of a list of samples, called on a thread. It takes any
         objects and returns any; `pad` cannot follow it.

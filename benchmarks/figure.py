@@ -1,8 +1,8 @@
-"""Draw the results: for each benchmark, how many times as long as asyncfeed the others take.
+"""Draw the results: six panels with the rate of each library, and all benchmarks by times of asyncfeed's.
 
-Reads the cells that the benchmarks keep beside RESULTS.md; the SVG can be read on light and on dark pages.
+Reads the cells that the benchmarks keep beside RESULTS.md; the SVGs can be read on light and on dark pages.
 
-    python benchmarks/figure.py [--results benchmarks/results.json] [--to docs/benchmarks.svg]
+    python benchmarks/figure.py [--results benchmarks/results.json] [--to docs/benchmarks.svg] [--all FILE]
 """
 
 from __future__ import annotations
@@ -15,12 +15,100 @@ from typing import Any
 
 import report
 
+COLOURS = {
+    "asyncfeed": "#2da44e",
+    "tf.data": "#e07b00",
+    "PyTorch": "#d9534f",
+    "Grain": "#8a63d2",
+    "SPDL": "#2f81f7",
+    "streamable": "#c2569b",
+    "aiostream": "#9a7b4f",
+    "by hand": "#808890",
+}
+"""One for each library, in all panels."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One task, with the row of the results that is shown for each library."""
+
+    title: str
+    section: str
+    unit: str
+    rows: dict[str, str]
+    scale: float = 1.0
+    """What the rate is multiplied with; negative where the figure is a time, and the rate is what it goes into."""
+
+
+FILES = {
+    "asyncfeed": "asyncfeed",
+    "tf.data": "tf.data",
+    "PyTorch": "torch DataLoader",
+    "Grain": "Grain",
+    "SPDL": "SPDL, a batch per call",
+    "by hand": "np.load + np.stack",
+}
+PANELS = (
+    Panel("4 KB .npy files, shuffled, batched", "Files: 4 KB each", "thousand files/s", FILES, 1e-3),
+    Panel("1 MB .npy files, batched", "Files: 1 MB each", "GB/s", FILES),
+    Panel(
+        "ragged .npy files, padded batches",
+        "Files: ragged, 20 to 200 x 40, padded",
+        "thousand files/s",
+        {name: row for name, row in FILES.items() if name != "Grain"},
+        1e-3,
+    ),
+    Panel(
+        "512 slow reads in flight, in order",
+        "512 in flight, a long tail",
+        "thousand items/s",
+        {
+            "asyncfeed": "asyncfeed",
+            "SPDL": "SPDL, ordered, tuned",
+            "streamable": "streamable",
+            "aiostream": "aiostream",
+            "by hand": "Semaphore and gather",
+        },
+        1e-3,
+    ),
+    Panel(
+        "JPEG decoding on threads",
+        "Decode: JPEG on threads",
+        "thousand images/s",
+        {
+            "asyncfeed": "asyncfeed",
+            "tf.data": "tf.data",
+            "PyTorch": "torch DataLoader",
+            "Grain": "Grain, processes",
+            "SPDL": "SPDL",
+            "by hand": "ThreadPoolExecutor.map",
+        },
+        1e-3,
+    ),
+    Panel(
+        "the engine alone, with x -> x",
+        "Engine alone: the function never suspends",
+        "thousand items/s",
+        {
+            "asyncfeed": "asyncfeed",
+            "tf.data": "tf.data, x + 0",
+            "SPDL": "SPDL, ordered, tuned",
+            "streamable": "streamable",
+            "aiostream": "aiostream",
+        },
+        -1e3,
+    ),
+)
+"""What a reader may want to know first. tf.data decodes JPEG with its own decoder, the others with Pillow; in the
+last panel its function is one that it calls."""
+
 PEERS = 3
 """How many libraries are shown for each benchmark: the fastest, beside the fastest loop by hand."""
 BY_HAND = ("bare loop", "preadv")
 """What the names of loops begin with that do less than the task: the limit."""
 INK, FASTER, SLOWER, OURS = "#808890", "#b8860b", "#2f81f7", "#2da44e"
 """Colours with enough contrast on white and on black."""
+NONE: dict[str, Any] = {"tables": []}
 ROW, GAP = 0.24, 0.32
 """Inches for a bar, and above each benchmark."""
 
@@ -56,10 +144,6 @@ def bar(row: list[str]) -> Bar:
 
 def draw(results: dict[str, Any], to: Path) -> None:
     """Draw all sections that are races."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "asyncfeed", "font.family": "sans-serif"})
     from matplotlib import pyplot as plt
 
     races = {title: found for title, section in results.items() if (found := bars(section))}
@@ -99,14 +183,66 @@ def draw(results: dict[str, Any], to: Path) -> None:
     plt.close(figure)
 
 
+def rates(panel: Panel, section: dict[str, Any]) -> list[tuple[str, float, float, float]]:
+    """Return library, rate, lowest and highest rate, the quickest last."""
+    cells = {row[0]: row[2] for table in section["tables"] for row in table["rows"] if len(row) > 2}
+    found = []
+    for name, row in panel.rows.items():
+        if row in cells:
+            text, _, spread = cells[row].replace(",", "").rstrip(")").partition(" (")
+            low, _, high = (spread or f"{text}..{text}").partition("..")
+            values = [float(each) for each in (text, low, high)]
+            if panel.scale < 0:
+                values = [-panel.scale / each for each in (values[0], values[2], values[1])]
+            else:
+                values = [panel.scale * each for each in values]
+            found.append((name, *values))
+    return sorted(found, key=lambda each: each[1])
+
+
+def draw_panels(results: dict[str, Any], to: Path) -> None:
+    """Draw the panels, three in a row: a bar for each library, with its rate."""
+    from matplotlib import pyplot as plt
+
+    panels = [(panel, found) for panel in PANELS if (found := rates(panel, results.get(panel.section, NONE)))]
+    if not panels:
+        raise SystemExit("none of the panels is in the results yet: run the benchmarks first")
+    figure, grid = plt.subplots(-(-len(panels) // 3), 3, figsize=(11, 2.3 * -(-len(panels) // 3)), squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for axes, (panel, found) in zip(grid.flat, panels, strict=False):
+        most = max(high for _, _, _, high in found)
+        for place, (name, rate, low, high) in enumerate(found, 6 - len(found)):
+            ours = name == "asyncfeed"
+            axes.barh(place, rate, 0.72, color=COLOURS[name])
+            axes.plot([low, high], [place, place], color=INK, linewidth=1)
+            style = {"color": INK, "size": 9, "va": "center", "weight": "bold" if ours else "normal"}
+            axes.text(max(rate, high) + 0.02 * most, place, report.number(rate), ha="left", **style)
+            axes.text(-0.02 * most, place, name, ha="right", **style)
+        axes.set(xlim=(-0.42 * most, 1.2 * most), ylim=(-0.6, 5.6))
+        axes.set_title(f"{panel.title}\n{panel.unit}", color=INK, size=10, loc="left")
+    figure.tight_layout()
+    figure.savefig(to, transparent=True, bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)
+
+
 def main() -> None:
     """Read the command line and draw."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "asyncfeed", "font.family": "sans-serif"})
     parser = argparse.ArgumentParser(description="Draw the results.")
     parser.add_argument("--results", type=Path, default=report.cells_path(report.RESULTS), metavar="FILE")
     default = report.RESULTS.parents[1] / "docs" / "benchmarks.svg"
     parser.add_argument("--to", type=Path, default=default, metavar="FILE")
+    default = report.RESULTS.parent / "figures" / "all.svg"
+    parser.add_argument("--all", type=Path, default=default, metavar="FILE")
     chosen = parser.parse_args()
-    draw(json.loads(chosen.results.read_text()), chosen.to)
+    results = json.loads(chosen.results.read_text())
+    draw_panels(results, chosen.to)
+    chosen.all.parent.mkdir(exist_ok=True)
+    draw(results, chosen.all)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Train a small Keras model on handwritten digits, read from one file per image.
 
 Run it with `make demo`, or with `python examples/digits.py`. It writes the 1,797 real images that come with
-scikit-learn as .npy files, describes two pipelines over them, trains for some epochs with Keras' own progress
-bar, and ends with what the pipeline did. It needs `asyncfeed[demo]`.
+scikit-learn as .npy files, describes two pipelines over them, trains for some epochs, and ends with what the
+pipeline did and whether it kept up. It needs `asyncfeed[demo]`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import re
+import shutil
+import sys
 import tempfile
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,9 @@ from sklearn.datasets import load_digits
 
 import asyncfeed as af
 
+# A progress bar redraws its line, which needs a terminal, and one wide enough for it.
+BARS = sys.stdout.isatty() and shutil.get_terminal_size().columns >= 100
+
 
 def write_images(folder: Path) -> None:
     """Write each image as a file of its own, and two tables that say which digit it shows."""
@@ -29,7 +37,7 @@ def write_images(folder: Path) -> None:
     names = [f"images/{number:04}.npy" for number in range(len(digits.target))]
     order = np.random.default_rng(0).permutation(len(names))
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    progress = keras.utils.Progbar(len(names), unit_name="file")
+    progress = keras.utils.Progbar(len(names), unit_name="file", verbose=int(BARS))
     for name, image in zip(names, digits.images, strict=True):
         np.save(folder / name, image.astype(np.float32) / 16)
         progress.add(1)
@@ -88,7 +96,12 @@ def main(folder: Path, epochs: int) -> None:
     validation = (
         af.table(folder / "validation.csv", files="image").load(af.npy).batch(120).map(for_keras).prefetch(2)
     )
-    print(train.explain())
+    print("the pipeline:")
+    for line in train.explain().splitlines():
+        stage, *how = re.split(" {2,}", line)
+        print(textwrap.fill(stage, 60, initial_indent="  ", subsequent_indent="  ", break_long_words=False))
+        if how:
+            print(f"      {how[0]}")
 
     feeds: list[af.Feed[Any]] = []  # one for each pass over the training files
     history = make_model().fit(
@@ -96,12 +109,36 @@ def main(folder: Path, epochs: int) -> None:
         validation_data=validation.to_tf(),
         epochs=epochs,
         shuffle=False,  # the pipeline does that
+        verbose=int(BARS),
+        callbacks=[] if BARS else [keras.callbacks.LambdaCallback(on_epoch_end=line_for(epochs))],
     )
 
     print(summary(feeds, len(images) * len(feeds)))
     accuracy = history.history["val_accuracy"][-1]
+    print(verdict(feeds))
     print(f"validation accuracy: {accuracy:.1%}")
     assert accuracy >= 0.95, "expected at least 95 %"
+
+
+def line_for(epochs: int) -> Callable[[int, dict[str, float]], None]:
+    """Return what prints one plain line for each epoch."""
+
+    def line(epoch: int, logs: dict[str, float]) -> None:
+        accuracy, validation = logs["accuracy"], logs["val_accuracy"]
+        print(f"Epoch {epoch + 1}/{epochs}: accuracy {accuracy:.1%}, validation {validation:.1%}", flush=True)
+
+    return line
+
+
+def verdict(feeds: list[af.Feed[Any]]) -> str:
+    """Return in one sentence whether the pipeline was fast enough for the trainer."""
+    stats = [feed.stats() for feed in feeds]
+    seconds = sum(each.seconds for each in stats)
+    trainer = sum(each.consumer_waited for each in stats) / seconds
+    data = sum(each.producer_waited for each in stats) / seconds
+    if data >= trainer:
+        return f"The pipeline kept up: its data waited {data:.0%} of the time, the trainer {trainer:.0%}."
+    return f"The pipeline was too slow: the trainer waited {trainer:.0%} of the time, its data {data:.0%}."
 
 
 def summary(feeds: list[af.Feed[Any]], images: int) -> str:
@@ -116,7 +153,7 @@ def summary(feeds: list[af.Feed[Any]], images: int) -> str:
         ("trainer waited for data", f"{trainer:.2f} s", f"{trainer / seconds:.0%} of the time"),
         ("data waited for trainer", f"{data:.2f} s", f"{data / seconds:.0%} of the time"),
     ]
-    lines = [f"{name:<26}{value:>16}{rate:>20}" for name, value, rate in rows]
+    lines = [f"{name:<25}{value:>12}{rate:>19}" for name, value, rate in rows]
     return "\n".join([f"what the pipeline did in {len(stats)} passes:", *lines])
 
 

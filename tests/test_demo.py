@@ -42,6 +42,15 @@ def test_digits(tmp_path: Path) -> None:
         "data waited for trainer",
     ]
     assert f"{1437 * 15:,}" in table[1]
-    assert float(table[5].split()[-1].rstrip("%")) >= 95
+    assert table[5].startswith("The pipeline ")
+    assert table[5].endswith("%.")
+    assert float(table[6].split()[-1].rstrip("%")) >= 95
+    assert not {"\r", "\b", "\x1b"} & set(done.stdout), "plain lines, as this is no terminal"
+    _, plan = done.stdout.split("the pipeline:\n")
+    shown = [
+        line for line in plan.splitlines()[:-2] if not line.startswith("  table(")
+    ]  # which says where the files are
+    assert max(map(len, shown)) <= 60
+    assert max(map(len, table[:5])) <= 60
     assert "Traceback" not in done.stderr
     assert "UserWarning" not in done.stderr

@@ -120,7 +120,10 @@ class Worker:
         """Wait for the end of the process, close what belongs to it, and return its exit status."""
         self.alive = False
         with suppress(ChildProcessError):  # it is reaped already
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            if hasattr(os, "waitid"):
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            else:  # macOS before Python 3.13: a `kill` in the instant after this may meet another process
+                self._process.wait()
         with self._lock:
             # Until here nothing else can have its number, so `kill` meets it and no other.
             self._reaped = True

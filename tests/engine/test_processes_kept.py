@@ -369,6 +369,21 @@ def test_a_worker_can_be_started_without_the_flags_of_the_interpreter(
     assert fns.gone(used(own(idle_seconds=0.0)))
 
 
+@pytest.mark.parametrize("missing", [("waitid",), ("waitid", "pidfd_open", "memfd_create", "sched_getaffinity")])
+def test_a_worker_needs_only_what_every_posix_system_has(
+    own: Any, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+) -> None:
+    """As macOS, which lacks these."""
+    pool = own()
+    with monkeypatch.context() as patched:
+        for name in missing:
+            patched.delattr(f"os.{name}")
+        pid = used(pool)
+        assert used(pool) == pid
+        pool.end_all()
+    assert fns.gone(pid)
+
+
 def test_an_order_to_a_dead_worker_is_answered_by_nothing() -> None:
     """And it is known to be dead."""
     worker = Worker(1)
