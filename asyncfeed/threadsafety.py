@@ -181,7 +181,7 @@ class TaskSafe(AsyncIterator[T_co], Generic[T_co]):
     def __init__(self, source: AsyncIterator[T_co]) -> None:
         self._source: Any = source
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn: asyncio.Lock
+        self._turn: _Turn
         self._steps = _Steps()
         self._closed = False
         self._failed = _Failed()
@@ -221,7 +221,7 @@ class TaskSafe(AsyncIterator[T_co], Generic[T_co]):
 
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            self._loop, self._turn = loop, asyncio.Lock()
+            self._loop, self._turn = loop, _Turn(loop)
             # A step that nobody waits for any more must not outlive what it is for.
             weakref.finalize(self, _abandon, loop, self._steps).atexit = False
         elif self._loop is not loop:
@@ -259,6 +259,44 @@ class TaskSafe(AsyncIterator[T_co], Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"threadsafe({self._source!r})"
+
+
+class _Turn:
+    """A lock of one loop's tasks, in the order in which they come.
+
+    `asyncio.Lock` forgets its other waiters where one that was just woken does not go on, as its coroutine is closed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def __aenter__(self) -> None:
+        if not self._taken:
+            self._taken = True
+            return
+        turn = self._loop.create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:  # cancelled, or the coroutine is closed
+            if not turn.cancel() and not turn.cancelled():  # it had got its turn
+                with suppress(RuntimeError):  # the loop has closed
+                    self._loop.call_soon_threadsafe(self._pass_on)
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the turn to the next who still waits for it."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._taken = False
 
 
 class _Steps:

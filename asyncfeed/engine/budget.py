@@ -112,11 +112,13 @@ class Budget:
         self.poke()
         try:
             await waiter.admitted
-        except asyncio.CancelledError:
+        except BaseException as error:  # cancelled, or the coroutine is closed, with its loop
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif not waiter.admitted.cancelled():
-                self.charge(-nbytes)
+                self.used -= nbytes
+                if self._waiters and not isinstance(error, GeneratorExit):
+                    self.poke()
             raise
 
     def poke(self) -> None:

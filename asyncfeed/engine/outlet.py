@@ -132,6 +132,11 @@ class Outlet:
                 sleeper.set_result(None)
                 woken += 1
 
+    def _pass_on(self) -> None:
+        """Wake another consumer in place of one that has gone."""
+        with self._lock:
+            self._wake(1)
+
     def freed(self) -> int:
         """Return what consumers have freed since this was last asked."""
         with self._lock:
@@ -248,6 +253,12 @@ class Outlet:
                         self._sleepers.remove(sleeper)
                     elif not sleeper.cancelled():
                         self._wake(1)  # it was woken for an item: that is another's now
+                raise
+            except BaseException:
+                # The coroutine is closed, maybe by the garbage collector, and this thread may have the lock.
+                if not sleeper.cancel():  # it was woken for an item
+                    with suppress(RuntimeError):  # the loop has closed
+                        self._loop.call_soon_threadsafe(self._pass_on)
                 raise
         if started is not None:
             self.consumer_waited += perf_counter() - started

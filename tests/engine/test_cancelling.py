@@ -86,6 +86,51 @@ def test_a_cancelled_draw_leaves_the_items_to_the_other_consumers(seed: int) -> 
     run_virtual(main, seed=seed)
 
 
+def test_a_closed_draw_leaves_the_items_to_the_other_consumers(seed: int) -> None:
+    """A coroutine that waits for an item, and is closed at any turn instead of being cancelled, loses no wake-up."""
+
+    async def main() -> None:
+        for turns in range(40):
+            async with af.items(range(12)).map(later, concurrency=3).open() as feed:
+                first = feed.__anext__()
+                first.send(None)
+                others = [asyncio.ensure_future(anext(feed)) for _ in range(12)]
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                first.close()
+                assert sorted(await asyncio.gather(*others)) == list(range(12))
+
+    run_virtual(main, seed=seed)
+
+
+@pytest.mark.parametrize("woken", [False, True])
+def test_the_garbage_collector_may_close_a_draw_inside_the_outlet(woken: bool) -> None:
+    """It may come at any allocation, so also while its own thread has the lock."""
+    go_on = asyncio.Event()
+
+    async def one() -> Any:
+        await go_on.wait()
+        yield 7
+        await asyncio.Event().wait()
+
+    async def main() -> int:
+        async with af.items(one).open() as feed:
+            first = feed.__anext__()
+            first.send(None)
+            other = asyncio.ensure_future(anext(feed))
+            await asyncio.sleep(0)
+            if woken:
+                go_on.set()
+                while not len(feed._run.outlet):
+                    await asyncio.sleep(0)
+            with feed._run.outlet._lock:
+                first.close()
+            go_on.set()
+            return await other
+
+    assert run_virtual(main) == 7
+
+
 def test_wait_for_on_a_draw_loses_nothing(seed: int) -> None:
     """A draw that is given up is made again, and gets the item the first would have got."""
 

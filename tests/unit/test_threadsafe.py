@@ -243,6 +243,32 @@ def test_a_cancelled_task_loses_no_item_and_ends_nothing(seed: int) -> None:
     assert cancel_everywhere(main, seed=seed) > 10
 
 
+@pytest.mark.parametrize("turns", range(1, 8))
+def test_a_draw_that_is_closed_gives_its_turn_to_the_next(seed: int, turns: int) -> None:
+    """A coroutine that waits for its turn, or has just got it, is closed and not cancelled: nobody hangs."""
+
+    async def numbers() -> AsyncIterator[int]:
+        for x in range(8):
+            await asyncio.sleep(0)
+            yield x
+
+    async def main() -> list[int]:
+        shared = af.threadsafe(numbers())
+        tasks = [asyncio.ensure_future(anext(shared))]
+        await asyncio.sleep(0)
+        closed = shared.__anext__()
+        closed.send(None)
+        tasks += [asyncio.ensure_future(anext(shared)) for _ in range(4)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closed.close()
+        got = sorted(await asyncio.gather(*tasks))
+        await shared.aclose()
+        return got
+
+    assert run_virtual(main, seed=seed) == [0, 1, 2, 3, 4]
+
+
 def test_a_draw_that_times_out_leaves_its_item_to_the_next(seed: int) -> None:
     async def main() -> None:
         async def slow() -> AsyncIterator[int]:
