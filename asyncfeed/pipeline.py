@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from asyncfeed.description import Description
 from asyncfeed.errors import PipelineError
+from asyncfeed.machine import usable_memory
 from asyncfeed.outputs import Outputs
 from asyncfeed.sizes import Size, parse_bytes
 from asyncfeed.stages.base import Concurrency, Node, OnError, fold, random_stages
@@ -408,9 +408,9 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         """Return a feed: one pass over this pipeline, to iterate, watch and stop.
 
         `memory_limit` bounds what is in flight, in bytes or as "500MB" or "2GiB": queues, reads, reorder windows
-        and prefetched batches together (default: a quarter of the machine's memory, at most 1 GiB). An item larger
-        than that passes alone. `grace` is how many seconds functions and what closes are waited for when
-        the run ends.
+        and prefetched batches together (default: a quarter of the machine's or the container's memory, at most
+        1 GiB). An item larger than that passes alone. `grace` is how many seconds functions and what closes are
+        waited for when the run ends.
         `epoch` counts on from earlier runs: run after run with 0, 1, 2, ... shuffles and draws random numbers as
         a `repeat` over all of it would (one that never ends counts as one epoch).
 
@@ -474,9 +474,6 @@ class Pipeline(Outputs, Description, Generic[T_co]):
 
 
 def default_memory_limit() -> int:
-    """Return a quarter of the machine's memory in bytes, at most 1 GiB."""
-    try:
-        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not every system tells
-        return 1 << 30
-    return min(1 << 30, physical // 4)
+    """Return a quarter of the memory that this process may use in bytes, at most 1 GiB."""
+    usable = usable_memory()
+    return 1 << 30 if usable is None else max(1, min(1 << 30, usable // 4))

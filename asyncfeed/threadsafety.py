@@ -264,7 +264,7 @@ class TaskSafe(AsyncIterator[T_co], Generic[T_co]):
 class _Turn:
     """A lock of one loop's tasks, in the order in which they come.
 
-    `asyncio.Lock` forgets its other waiters where one that was just woken does not go on, as its coroutine is closed.
+    `asyncio.Lock` forgets its other waiters if the coroutine of the one that it has just woken is closed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.origin import ItemPlace
 from asyncfeed.engine.threads import Lane, Threads
-from asyncfeed.stages.base import Work, usable_cores
+from asyncfeed.machine import usable_cores
+from asyncfeed.stages.base import Work
 from asyncfeed.stages.policy import refuse_awaitable
 
 HOP_SECONDS = 2e-3

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from asyncfeed.engine.process import Worker
-from asyncfeed.stages.base import usable_cores
+from asyncfeed.machine import usable_cores
 
 IDLE_SECONDS = 300.0
 """How long a worker is kept. Less: a validation that takes longer costs training a new start. More: memory is held

@@ -28,7 +28,8 @@ from asyncfeed.engine.process import Worker, main_script, surroundings
 from asyncfeed.engine.shared import Arena, Failed
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError, note
-from asyncfeed.stages.base import Work, usable_cores
+from asyncfeed.machine import usable_cores
+from asyncfeed.stages.base import Work
 from asyncfeed.stages.sending import called, pack
 
 log = logging.getLogger("asyncfeed")

@@ -13,7 +13,6 @@ Nothing in here, or in any stage, imports asyncio or the engine.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -355,11 +354,3 @@ def is_endless(source: Source, stages: Sequence[Node]) -> bool:
     for node in stages:
         endless = node.endless(upstream=endless)
     return endless
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system tells
-        return os.cpu_count() or 1

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from asyncfeed.errors import PipelineError
+from asyncfeed.machine import usable_cores
 from asyncfeed.randomness import WORD, stage_seed
-from asyncfeed.stages.base import Concurrency, Node, OnError, Work, check_count, usable_cores
+from asyncfeed.stages.base import Concurrency, Node, OnError, Work, check_count
 from asyncfeed.stages.policy import check_fn, check_policy, is_async
 from asyncfeed.stages.sending import pack
 

@@ -11,7 +11,8 @@ from asyncfeed.engine import hop
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.crew import Crew
 from asyncfeed.engine.hop import LATE, MANY, SHARED, Hops
-from asyncfeed.stages.base import Work, usable_cores
+from asyncfeed.machine import usable_cores
+from asyncfeed.stages.base import Work
 
 US = 1e-6
 

@@ -1,0 +1,119 @@
+"""How many cores and how much memory this process may use: what the system has, and what its container allows.
+
+On Linux a container's limits are those of a control group (cgroup), of version 1 or 2. Groups are nested, and
+each one limits all that is in it. So the limit of a process is the lowest one on the way from its group to the
+outermost group that it can see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+ROOT = Path("/")
+
+
+def usable_cores(root: Path = ROOT) -> int:
+    """Return how many cores this process may use, at least 1; a part of a core counts as one."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system tells
+        cores = os.cpu_count() or 1
+    return max(1, min(cores, _allowed_cores(root) or cores))
+
+
+def usable_memory(root: Path = ROOT) -> int | None:
+    """Return how many bytes of memory this process may use; None if the system does not say."""
+    limits = [_allowed_memory(root)]
+    with suppress(AttributeError, ValueError, OSError):  # not every system tells
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min((limit for limit in limits if limit is not None and limit > 0), default=None)
+
+
+# Read once: a process is seldom moved to another group, and reading takes half a millisecond.
+@cache
+def _allowed_cores(root: Path) -> int | None:
+    """Return how many cores the groups of this process allow."""
+    cores = []
+    for group in _groups(root, "cpu"):
+        quota, period = _numbers(group / "cpu.max", 2)  # version 2: microseconds in each period
+        if quota is None:
+            quota, *_ = _numbers(group / "cpu.cfs_quota_us", 1)  # version 1; -1 is no limit
+            period, *_ = _numbers(group / "cpu.cfs_period_us", 1)
+        if quota is not None and period is not None and quota > 0 and period > 0:
+            cores.append(-(-quota // period))
+    return min(cores, default=None)
+
+
+@cache
+def _allowed_memory(root: Path) -> int | None:
+    """Return how many bytes the groups of this process allow."""
+    limits = []
+    for group in _groups(root, "memory"):
+        # Above `memory.high` the system slows a process down; above the others it kills it. Version 1 writes "no
+        # limit" as a number larger than any memory.
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+            limits += [limit for limit in _numbers(group / name, 1) if limit is not None]
+    return min((limit for limit in limits if limit > 0), default=None)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process' control groups that may limit it, from the innermost outwards."""
+    mine = _memberships(root)
+    for mounted, at, version, options in _mounts(root):
+        if version == "cgroup2":
+            path = mine.get("")
+        elif version == "cgroup" and controller in options:
+            path = mine.get(controller)
+        else:
+            continue
+        if path is None:
+            continue
+        top = root / at.lstrip("/")
+        # A container may see its own group as the outermost, also if the path is written from the system's.
+        inside = path.removeprefix(mounted.rstrip("/")) if f"{path}/".startswith(mounted.rstrip("/") + "/") else ""
+        parts = [part for part in inside.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            yield top.joinpath(*parts[:depth])
+
+
+def _memberships(root: Path) -> dict[str, str]:
+    """Return the path of this process' group for each controller; that of version 2 is under ""."""
+    found: dict[str, str] = {}
+    for line in _lines(root / "proc/self/cgroup"):  # hierarchy:controllers:path
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if path.startswith("/") and ".." not in path.split("/"):
+            found |= dict.fromkeys(controllers.split(","), path)
+        elif path:  # outside of what can be seen from here
+            found |= dict.fromkeys(controllers.split(","), "/")
+    return found
+
+
+def _mounts(root: Path) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Yield for each file system of groups: which group is its top, where it is mounted, its type and options."""
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) > 4 and len(kind) > 2 and kind[0] in {"cgroup", "cgroup2"}:
+            yield _unescaped(fields[3]), _unescaped(fields[4]), kind[0], kind[2].split(",")
+
+
+def _unescaped(path: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+
+
+def _numbers(path: Path, count: int) -> list[int | None]:
+    """Return the whole numbers in a file; None for what is none, as "max", and for what is not there."""
+    words = (_lines(path) or [""])[0].split()
+    return [int(word) if re.fullmatch(r"-?\d+", word) else None for word in [*words, *[""] * count][:count]]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:  # another system, or a file that only some groups have
+        return []
