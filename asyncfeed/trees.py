@@ -29,6 +29,8 @@ NAMESPACE = "asyncfeed"
 NUMBERS = frozenset({int, float, bool, type(None)})
 LEAVES = NUMBERS | {np.ndarray, str, bytes, complex} | {np.dtype(each).type for each in "?bBhHiIlLqQefdFD"}
 """The commonest leaves, known without asking `optree`."""
+SMALL_KINDS = LEAVES - {np.ndarray, str, bytes}
+"""Those that are never worth weighing."""
 
 NUMBER = 32
 """What a Python number is charged with, in bytes."""

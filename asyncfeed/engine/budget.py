@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 class _Waiter(NamedTuple):
     depth: int
+    number: int
     nbytes: int
     spare: int
     next_in_line: Callable[[], bool]
@@ -94,9 +95,11 @@ class Budget:
         next_in_line: Callable[[], bool],
         spare: int = 0,
         entered: Callable[[], None] | None = None,
+        number: int = 0,
     ) -> None:
         """Charge `nbytes`, waiting for room; `depth` is the step's place, the consumer being deepest.
 
+        `number` is the place of the item in its step: the first of those that wait is let in first.
         `entered` is called when the wait is over, before anyone else is let in: the task itself goes on later.
         """
         self.charge(-self.freed())
@@ -105,9 +108,11 @@ class Budget:
                 entered()
             return
         admitted = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(depth, nbytes, spare, next_in_line, entered, admitted)
-        # Deepest first, because only what reaches the consumer frees anything; then as they came.
-        place = next((i for i, other in enumerate(self._waiters) if other.depth < depth), len(self._waiters))
+        waiter = _Waiter(depth, number, nbytes, spare, next_in_line, entered, admitted)
+        # Deepest first, because only what reaches the consumer frees anything; then in the order of the stream.
+        rank = (-depth, number)
+        place = next((i for i, other in enumerate(self._waiters) if (-other.depth, other.number) > rank), None)
+        place = len(self._waiters) if place is None else place
         self._waiters.insert(place, waiter)
         self.poke()
         try:

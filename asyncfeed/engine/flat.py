@@ -23,9 +23,10 @@ from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.hop import HOP_BYTES, HOP_SECONDS
 from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
 from asyncfeed.engine.step import Gate, Means, Step
+from asyncfeed.engine.work import ALONE
 from asyncfeed.errors import Failure
 from asyncfeed.stages.base import NO_MARK, Span, Work
-from asyncfeed.trees import total_size
+from asyncfeed.trees import SMALL_KINDS, size_of, total_size
 
 AUTO = 4
 """What concurrency="auto" amounts to: enough to open the next ones while the first streams."""
@@ -37,7 +38,8 @@ class Slot:
     """One item and its children; or, with no item, what comes after the items before it."""
 
     __slots__ = (
-        "active", "charged", "children", "done", "failure", "gate", "item", "mark", "nbytes", "ordinal", "sent",
+        "active", "asked", "charged", "children", "done", "failure", "gate", "item", "mark", "nbytes", "ordinal",
+        "reserved", "sent",
     )  # fmt: skip
 
     def __init__(self, item: Any, ordinal: Any, charged: int) -> None:
@@ -46,6 +48,10 @@ class Slot:
         self.charged = charged
         self.children: list[Any] = []
         self.nbytes = 0
+        self.asked = 0
+        """How many children are being made."""
+        self.reserved = 0
+        """What is charged for those."""
         self.sent = 0
         self.active = False
         """Whether a worker is at it, and does not wait for memory."""
@@ -69,9 +75,12 @@ class FlatStep(Step):
         self._untaken: deque[Slot] = deque()
         self._most = max(2, SLOTS // unit)
         self._limit = AUTO if work.concurrency == "auto" else work.concurrency
-        # One worker until an element has been weighed: many at once might be too many.
+        # One worker until an element has been weighed, or takes long: many at once might be too many.
         self._crew = Crew(1, means.loop, lambda: self.task(self._labour(), "worker"))
         self._weight: int | None = None
+        self._guess = means.budget.limit // self._limit
+        """What an element is charged with before one has been weighed."""
+        self._alone: asyncio.TimerHandle | None = None
         self._policy = Policy(work, means)
         self._progress = Gate()
         self._room = Gate()
@@ -97,9 +106,13 @@ class FlatStep(Step):
 
     def drop(self) -> int:
         """Forget what is held."""
-        nbytes = sum(slot.charged + slot.nbytes for slot in self._slots) + self._inbox.clear()
+        nbytes = sum(slot.charged + slot.nbytes + slot.reserved for slot in self._slots) + self._inbox.clear()
+        for slot in self._slots:
+            slot.reserved = 0
         self._slots.clear()
         self._untaken.clear()
+        if self._alone is not None:
+            self._alone.cancel()
         return nbytes
 
     async def _feed(self) -> None:
@@ -157,8 +170,8 @@ class FlatStep(Step):
             slot.done, slot.active = True, False
             if self._weight is None:
                 self._weigh(0, 1)
-            self.means.budget.charge(-slot.charged)
-            slot.charged = 0
+            self.means.budget.charge(-slot.charged - slot.reserved)
+            slot.charged = slot.reserved = 0
             if self._progress.waiting:
                 self._progress.open()
             del slot
@@ -178,7 +191,7 @@ class FlatStep(Step):
                 await self._expand_on_loop(slot, iterator)
         elif isinstance(made, (list, tuple)):
             for start in range(0, len(made), SPAN):
-                await self._gather(slot, list(made[start : start + SPAN]), 0)
+                await self._gather(slot, list(made[start : start + SPAN]))
         elif isinstance(made, Iterable):
             await self._expand_on_thread(slot, made)
         else:
@@ -187,43 +200,39 @@ class FlatStep(Step):
 
     async def _expand_on_loop(self, slot: Slot, iterator: AsyncIterator[Any]) -> None:
         while True:
-            predicted = await self._admit(slot, 1)
+            await self._admit(slot, 1)
             try:
                 child = await anext(iterator)
                 heed_cancel()
             except StopAsyncIteration:
-                self.means.budget.charge(-predicted)
                 return
-            except BaseException:
-                self.means.budget.charge(-predicted)
-                raise
-            await self._gather(slot, [child], predicted)
+            await self._gather(slot, [child])
             del child
 
     async def _expand_on_thread(self, slot: Slot, made: Iterable[Any]) -> None:
-        drawing = Drawing(made, self.name, self.means.loop)
+        drawing = Drawing(made, self.name, self.means.loop, max(HOP_BYTES, self.means.budget.limit // 16))
         size = 1
         try:
             while not drawing.ended:
                 size = max(1, min(size, HOP_BYTES // max(1, self._weight or HOP_BYTES)))
-                predicted = await self._admit(slot, size)
-                try:
-                    children, seconds = await self.means.threads.run(self.name, drawing.draw, size)
-                except BaseException:
-                    self.means.budget.charge(-predicted)
-                    raise
+                await self._admit(slot, size)
+                children, seconds = await self.means.threads.run(self.name, drawing.draw, size)
                 worth = int(HOP_SECONDS * max(1, len(children)) / max(seconds, 1e-9))
                 size = max(1, min(worth, 2 * size, SPAN))
-                await self._gather(slot, children, predicted)
+                await self._gather(slot, children)
                 del children
                 if drawing.error is not None:
                     raise drawing.error
         finally:
             drawing.stop(self.means.threads.submit)
 
-    async def _admit(self, slot: Slot, count: int) -> int:
+    async def _admit(self, slot: Slot, count: int) -> None:
         """Wait until the budget has room for so many elements, as heavy as those before."""
-        budget, predicted = self.means.budget, count * (self._weight or 0)
+        budget = self.means.budget
+        guessed = self._weight is None
+        predicted = count * (self._guess if self._weight is None else self._weight)
+        if guessed and self._alone is None and self._crew.limit < self._limit:
+            self._alone = self.means.loop.call_later(ALONE, self._go_on)
         first = not self._work.ordered or self._slots[0] is slot
         # The others leave room for one element of the first, which is the one that is needed next.
         spare = 0 if first else self._weight or 0
@@ -234,21 +243,41 @@ class FlatStep(Step):
                 slot.active = True
 
             await budget.admit(predicted, self.depth, lambda: self._is_next(slot), spare, entered)
-        return predicted
+        slot.asked, slot.reserved = count, predicted
+        if guessed and self._weight is not None:
+            self._correct()
+
+    def _correct(self) -> None:
+        """Charge what is being made with what is known by now."""
+        for slot in self._slots:
+            if slot.reserved:
+                reserved = slot.asked * (self._weight or 0)
+                self.means.budget.charge(reserved - slot.reserved)
+                slot.reserved = reserved
 
     def _weigh(self, nbytes: int, count: int) -> None:
         """Learn what an element weighs; once that is known, all workers may come."""
+        guessed = self._weight is None
         self._weight = max(nbytes // max(1, count), (self._weight or 0) * 7 // 8)
         self.means.budget.need(self.depth, self._weight)
+        if guessed:
+            self._correct()
+            if self._alone is not None:
+                self._alone.cancel()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Let others begin beside the first item, or after it."""
         if self._crew.limit < self._limit:
             self._crew.limit = self._limit
             if self._untaken:
                 self._crew.hire()
 
-    async def _gather(self, slot: Slot, children: list[Any], admitted: int) -> None:
-        """Put elements into the slot, of which `admitted` bytes are charged; wait while it holds enough."""
+    async def _gather(self, slot: Slot, children: list[Any]) -> None:
+        """Put elements into the slot, in place of what was reserved for them; wait while it holds enough."""
         nbytes = total_size(children)
-        self.means.budget.charge(nbytes - admitted)
+        self.means.budget.charge(nbytes - slot.reserved)
+        slot.reserved = 0
         if children:
             self._weigh(nbytes, len(children))
         slot.nbytes += nbytes
@@ -323,8 +352,9 @@ class FlatStep(Step):
 class Drawing:
     """A sync iterable on its way through threads, a group of items per hop."""
 
-    def __init__(self, made: Iterable[Any], name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, made: Iterable[Any], name: str, loop: asyncio.AbstractEventLoop, room: int) -> None:
         self._made = made
+        self._room = room
         self._name = name
         self._loop = loop
         self._iterator: Iterator[Any] | None = None
@@ -336,7 +366,7 @@ class Drawing:
         self.error: BaseException | None = None
 
     def draw(self, most: int) -> tuple[list[Any], float]:
-        """Draw up to `most` items, and no longer than a hop should take; runs on a thread."""
+        """Draw up to `most` items, and no longer or more than a hop should take; runs on a thread."""
         if self._context is None:
             # One for all threads it is drawn on: what a generator sets in a variable, it finds there again.
             self._context = copy_context()
@@ -344,6 +374,7 @@ class Drawing:
 
     def _draw(self, most: int) -> tuple[list[Any], float]:
         started = perf_counter()
+        room = self._room
         children: list[Any] = []
         with self._lock:
             if self._stopped:
@@ -354,7 +385,9 @@ class Drawing:
                 self._iterator = iter(self._made)
             for child in islice(self._iterator, most):
                 children.append(child)
-                if perf_counter() - started > HOP_SECONDS:
+                if type(child) not in SMALL_KINDS:
+                    room -= size_of(child)
+                if room < 0 or perf_counter() - started > HOP_SECONDS:
                     break
             else:
                 self.ended = len(children) < most

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from time import perf_counter, thread_time
 from typing import Any
 
+import numpy as np
+
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.origin import ItemPlace
 from asyncfeed.engine.threads import Lane, Threads
 from asyncfeed.machine import usable_cores
 from asyncfeed.stages.base import Work
 from asyncfeed.stages.policy import refuse_awaitable
+from asyncfeed.trees import SMALL_KINDS, size_of
 
 HOP_SECONDS = 2e-3
 HOP_BYTES = 1 << 20
@@ -122,19 +125,27 @@ class Hops:
     def call(self, items: list[Any], places: list[ItemPlace] | None) -> list[Any]:
         """Call the function for the items, and return the results.
 
-        Fewer, where they take unexpectedly long, or where the run ends and nobody wants them.
+        Fewer, where they take unexpectedly long or turn out to be large, or where the run ends and nobody wants
+        them.
         """
         fn, threads = self._fn, self._threads
         late = perf_counter() + LATE * self._scale * HOP_SECONDS if len(items) > 1 else math.inf
         filters = self._filters
         results: list[Any] = []
+        room = self.room
         known: type | None = None
         for i, item in enumerate(items):
             try:
                 result = fn(item) if places is None else fn(item, places[i])
-                if type(result) is not known:
-                    refuse_awaitable(self._name, result)
-                    known = type(result)
+                kind = type(result)
+                if kind is np.ndarray:
+                    room -= result.nbytes
+                else:
+                    if kind is not known:
+                        refuse_awaitable(self._name, result)
+                        known = kind
+                    if kind not in SMALL_KINDS:
+                        room -= size_of(result)
                 results.append(result if not filters else item if result else DROPPED)
             except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
                 results.append(Raised(error))
@@ -142,7 +153,7 @@ class Hops:
                     # The stream ends at this item; what comes after it in the group is not wanted.
                     results.extend([DROPPED] * (len(items) - len(results)))
                     break
-            if perf_counter() > late or threads.ending:
+            if room < 0 or perf_counter() > late or threads.ending:
                 break
         return results
 

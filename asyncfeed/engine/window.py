@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from asyncfeed.engine.crew import Policy
@@ -21,6 +22,10 @@ PENDING: Any = type("Pending", (), {"__slots__": (), "__repr__": lambda _: "PEND
 NOTHING = frozenset({Failure, type(PENDING)})
 """What stands among results and is none."""
 
+UNMEASURED = -1
+"""Stands for the weight of an item that only its file can tell."""
+PACKED = 1.25
+"""Files whose contents weigh so many times as much are unpacked when they are read: each is looked at before."""
 SMALL = 4096
 """Items that need fewer bytes than this are admitted to the budget by the span, not one by one."""
 
@@ -29,11 +34,13 @@ class Entry:
     """A span in the window: its items, their results, and how far it has come."""
 
     __slots__ = (
-        "awaited", "big", "charged", "costs", "failure", "items", "mark", "order", "ordinals", "out", "sent",
-        "share", "special", "taken", "untaken", "waiting", "weight",
+        "awaited", "big", "charged", "costs", "failure", "items", "mark", "number", "order", "ordinals", "out",
+        "sent", "share", "special", "taken", "untaken", "waiting", "weight",
     )  # fmt: skip
 
-    def __init__(self, span: Span, *, ordered: bool) -> None:
+    def __init__(self, span: Span, number: int, *, ordered: bool) -> None:
+        self.number = number
+        """How many items the stage had taken in before."""
         self.items = span.items
         self.ordinals = span.ordinals
         self.mark = span.mark
@@ -48,11 +55,11 @@ class Entry:
         """Where it is big: what each item weighs."""
         self.special = False
         """Whether a result may be a failure or a dropped item."""
-        self.untaken = enumerate(span.items)
+        self.untaken: Iterator[tuple[int, Any]] = enumerate(span.items)
         """What workers take from, each item once; `taken` counts along where somebody needs to know."""
         self.taken = 0
         self.waiting = 0
-        """How many taken items wait for memory."""
+        """How many taken items wait for memory, or to be taken again."""
         self.weight: int | None = None
         """What the results will weigh together; None where they are weighed one by one."""
         self.sent = 0
@@ -60,27 +67,94 @@ class Entry:
         """The place whose result the sending task sleeps for."""
 
 
-class Weights:
-    """What a result weighs against the item it is made from, learned on the way."""
+def _from(items: list[Any], place: int) -> Iterator[tuple[int, Any]]:
+    """Go through the items from a place on, as `enumerate` does; not beyond the end that the list has by then."""
+    while place < len(items):
+        yield place, items[place]
+        place += 1
 
-    def __init__(self, work: Work) -> None:
+
+class Part:
+    """What items that were admitted one by one have of the budget; a guess is corrected meanwhile."""
+
+    __slots__ = ("entry", "nbytes", "weight")
+
+    def __init__(self, entry: Entry, weight: int, nbytes: int) -> None:
+        self.entry = entry
+        self.weight = weight
+        """What the items weigh."""
+        self.nbytes = nbytes
+        """What is charged for their results."""
+
+
+class Weights:
+    """What a result weighs against the item it is made from, learned on the way.
+
+    `guess` is what a result is charged with before one has been seen.
+    """
+
+    def __init__(self, work: Work, guess: int) -> None:
         self._cost = work.cost
+        self._measure = work.measure
+        self._filters = work.shape == "filter"
+        self._packed = work.packed
+        self._looks = work.packed
+        """Whether to measure items though their cost is known."""
+        self._guess = guess
         self.ratio = 1.0
         self.each = 0
         """How many bytes a result had lately; 0 while they are small."""
-        self.unknown = work.cost is None
+        self.unknown = work.cost is None and not self._filters
+
+    def costs(self, items: list[Any]) -> list[int]:
+        """Return what each item weighs; `UNMEASURED` where `measure` has to find out."""
+        if self._cost is None:
+            return list(map(size_of, items))
+        if self._looks:
+            return [UNMEASURED] * len(items)
+        known = list(map(self._cost, items))
+        return [UNMEASURED if cost is None else cost for cost in known]
+
+    def measure(self, items: list[Any]) -> list[int]:
+        """Return what each item weighs, by looking at it; blocks."""
+        assert self._cost is not None
+        assert self._measure is not None
+        costs = list(map(self._measure, items))
+        if self._packed:
+            self._looks = sum(costs) > PACKED * sum(cost or 0 for cost in map(self._cost, items))
+        return costs
 
     def predict(self, entry: Entry) -> int | None:
         """Return what the results of an entry will weigh, or None where they are admitted one by one."""
+        if self._filters:
+            return 0  # they are the items, which are charged already
         items = entry.items
-        costs = None if self._cost is None else list(map(self._cost, items))
+        costs = None
         if not self.unknown:
-            weight = int((total_size(items) if costs is None else sum(costs)) * self.ratio)
+            if self._cost is None:
+                weight = int(total_size(items) * self.ratio)
+            else:
+                costs = self.costs(items)
+                weight = int(sum(costs) * self.ratio) if UNMEASURED not in costs else sys.maxsize
             if weight <= SMALL * len(items):
                 return weight
         entry.big = True
-        entry.costs = list(map(size_of, items)) if costs is None else costs
+        entry.costs = costs or self.costs(items)
         return None
+
+    def break_up(self, entry: Entry) -> None:
+        """Have the items of an entry that are not taken yet admitted one by one after all."""
+        if not entry.big:
+            entry.big = True
+            entry.costs = [0] * entry.taken + self.costs(entry.items[entry.taken :])
+            following = next(entry.untaken, None)
+            if following is not None:
+                deque(entry.untaken, maxlen=0)  # workers that are in it find it at its end, and look again
+                entry.untaken = _from(entry.items, following[0])
+
+    def expect(self, weight: int, count: int) -> int:
+        """Return what to charge for `count` results made from items of `weight`."""
+        return self._guess * count if self.unknown else int(weight * self.ratio)
 
     def learn(self, results: list[Any], weight: int) -> int:
         """Take note of results made from items of `weight`; return what they weigh."""
@@ -92,6 +166,7 @@ class Weights:
             self.each = actual // len(results)
             self.ratio = seen if self.unknown else max(seen, 0.9 * self.ratio + 0.1 * seen)
             self.unknown = False
+            self._looks = self._looks or (self._packed and seen > PACKED)
         return actual
 
 

@@ -13,8 +13,10 @@ on what is ready from its front. Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import deque
+from functools import partial
 from typing import Any, ClassVar
 
 from asyncfeed.engine.channel import Channel
@@ -22,8 +24,9 @@ from asyncfeed.engine.crew import Crew
 from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.step import Gate, Means, Step
-from asyncfeed.engine.window import SMALL, Entry, Weights, Window
+from asyncfeed.engine.window import SMALL, Entry, Part, Weights, Window
 from asyncfeed.stages.base import NO_MARK, Span, Work
+from asyncfeed.trees import size_of
 
 WINDOW = 16384
 """How many items may be between the first not yet sent and the last taken in; bytes bound it before that."""
@@ -33,6 +36,13 @@ ENOUGH = 1 << 20
 and memory that was not used before costs the system as much as filling it."""
 TOGETHER = 4 << 20
 """How many bytes of large results to take in together, at most a backlog: whatever is taken in is worked on."""
+ALONE = 0.01
+"""Seconds that the first call of a stage has for itself, so that its result tells what the others will weigh. A
+function that takes longer is called for others meanwhile, each charged with a share of the memory limit."""
+SURPRISE = 4 * SMALL
+"""How many bytes a result has at least that was not to be expected where those before were small."""
+SHARES = 32
+"""How many calls share the memory limit where nobody said how many there will be."""
 
 
 class WorkStep(Step):
@@ -52,7 +62,12 @@ class WorkStep(Step):
         limit = self.most if work.concurrency == "auto" else work.concurrency
         self._window_size = max(WINDOW // unit, 2 * limit)
         self._backlog = BACKLOG // unit
-        self._weights = Weights(work)
+        asked = SHARES if work.concurrency == "auto" else work.concurrency
+        self._weights = Weights(work, means.budget.limit // asked)
+        self._measured: set[int] = set()
+        """The numbers of items that are just being measured."""
+        self._guessed: set[Part] = set()
+        """What was admitted before anybody knew what a result weighs, and is still worked on."""
         self._window = Window(work, means, self)
         self._untaken: deque[Entry] = deque()
         self._current: Entry | None = None
@@ -60,6 +75,10 @@ class WorkStep(Step):
         """How many items the entries had that nothing is left to take of."""
         self._crew = Crew(limit, means.loop, self._call)
         self._probing = False
+        """Whether the first call is alone."""
+        self._together = False
+        """Whether it need not be: it takes too long, or something was weighed."""
+        self._alone: asyncio.TimerHandle | None = None
         self._progress = Gate()
         self._room = Gate()
         self._fed = Marks(levels)
@@ -84,6 +103,8 @@ class WorkStep(Step):
         """Forget what is held."""
         self._untaken.clear()
         self._current = None
+        if self._alone is not None:
+            self._alone.cancel()
         return self._window.clear() + self._inbox.clear()
 
     # -- taking spans in
@@ -91,6 +112,7 @@ class WorkStep(Step):
     async def _feed(self) -> None:
         window, budget = self._window, self.means.budget
         last = False
+        number = 0
         while not last:
             span = await self._inbox.get()
             last = span.last
@@ -99,7 +121,8 @@ class WorkStep(Step):
                 span = Span([], (), span.mark, span.failure)
             if span.mark != NO_MARK:
                 self._fed.note(span.mark)
-            entry = Entry(span, ordered=self._work.ordered)
+            entry = Entry(span, number, ordered=self._work.ordered)
+            number += len(span.items)
             alone = not window.entries
             window.entries.append(entry)
             if count := len(span.items):
@@ -107,7 +130,8 @@ class WorkStep(Step):
                 weight = self._weights.predict(entry)
                 if weight is not None:
                     if not budget.fits(weight, self.depth):
-                        await budget.admit(weight, self.depth, lambda e=entry: self._is_next(e, 0))  # type: ignore[misc]
+                        is_next = partial(self._is_next, entry, 0)
+                        await budget.admit(weight, self.depth, is_next, number=entry.number)
                     entry.charged += weight
                     entry.weight = weight
                 if alone and self._progress.waiting:
@@ -155,38 +179,86 @@ class WorkStep(Step):
 
     # -- memory, where items are big
 
-    async def _admit(self, entry: Entry, place: int, count: int, weight: int) -> int:
+    async def _admit(self, entry: Entry, place: int, count: int, weight: int) -> Part:
         """Wait until the budget has room for the results of `count` items that weigh so much; return their part.
 
-        The first item of all goes alone, to be weighed.
+        Before the first result is there, that is a share of the limit for each call.
         """
         budget, weights = self.means.budget, self._weights
-        self._probing = weights.unknown
-        predicted = int(weight * weights.ratio)
-        if not budget.fits(predicted, self.depth):
+        guessed = weights.unknown
+        if guessed and not self._together:
+            self._probing = True
+            self._alone = self._alone or self.means.loop.call_later(ALONE, self._go_on)
+        part = Part(entry, weight, weights.expect(weight, count))
+        number = entry.number + place
+        # What comes before and is still being measured finds room for as much.
+        spare = part.nbytes if min(self._measured, default=number) < number else 0
+        if not budget.fits(part.nbytes, self.depth, spare):
             entry.waiting += count
 
             def entered() -> None:
                 entry.waiting -= count
 
-            await budget.admit(predicted, self.depth, lambda: self._is_next(entry, place), entered=entered)
-        entry.charged += predicted
-        return predicted
+            is_next = partial(self._is_next, entry, place)
+            await budget.admit(part.nbytes, self.depth, is_next, spare, entered, number)
+        entry.charged += part.nbytes
+        if guessed:
+            self._guessed.add(part)
+            if not weights.unknown:
+                self._correct()
+        return part
 
-    def _weighed(self, entry: Entry, results: list[Any], weight: int, predicted: int) -> None:
+    def _correct(self) -> None:
+        """Charge those that are worked on with what is known by now."""
+        for part in self._guessed:
+            self._recharge(part, self._weights.expect(part.weight, 1))
+        self._guessed.clear()
+
+    def _recharge(self, part: Part, nbytes: int) -> None:
+        change = nbytes - part.nbytes
+        part.nbytes = nbytes
+        part.entry.charged += change
+        self.means.budget.charge(change)
+
+    def _weighed(self, entry: Entry, results: list[Any], part: Part) -> None:
         """Book what the results really weigh, and let go of what they were made from."""
-        actual = self._weights.learn(results, weight)
+        actual = self._weights.learn(results, part.weight)
         each = self._weights.each
         self._inbox.most = max(1, min(self._backlog, TOGETHER // each)) if each > SMALL else sys.maxsize
         self.means.budget.need(self.depth, actual // max(1, len(results)))
-        change = actual - predicted - entry.share * len(results)
-        entry.charged += change
-        self.means.budget.charge(change)
+        self._recharge(part, actual - entry.share * len(results))
+        if self._guessed:
+            self._guessed.discard(part)
+            if not self._weights.unknown:
+                self._correct()
         if self._probing:
-            self._probing = False
-            self._crew.arrived()
-            if self._current is not None:
-                self._crew.hire()
+            self._begin_next()
+        if self._alone is not None and not self._weights.unknown:
+            self._alone.cancel()
+            self._alone = None
+
+    def _go_on(self) -> None:
+        """Let others begin beside the first call, which takes long."""
+        self._together = True
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        self._probing = False
+        self._crew.arrived()
+        if self._current is not None:
+            self._crew.hire()
+
+    def _sample(self, entry: Entry, items: list[Any], results: list[Any]) -> None:
+        """Look at results that nobody weighs, as those before were small: at the last of them, for them all.
+
+        If it is large, they are weighed, and all that is not begun is admitted one by one.
+        """
+        last = results[-1]
+        if self._work.shape == "filter" or size_of(last) <= SURPRISE:
+            return
+        for each in self._untaken:
+            self._weights.break_up(each)
+        self._weighed(entry, results, Part(entry, sum(self._weights.costs(items)), 0))
 
     # -- sending on
 

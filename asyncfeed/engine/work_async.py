@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -14,6 +14,7 @@ from asyncfeed.engine.step import Means
 from asyncfeed.engine.window import Entry
 from asyncfeed.engine.work import WorkStep
 from asyncfeed.stages.base import Work
+from asyncfeed.trees import SMALL_KINDS
 
 FIRST = 32
 """How many calls at a time concurrency="auto" begins with."""
@@ -51,7 +52,7 @@ class AsyncWork(WorkStep):
         while True:
             entry = self._current
             if self._pausing or entry is None or crew.working > crew.limit or (entry.big and self._probing):
-                item = out = None  # a resting worker must not keep the last items alive
+                item = out = result = None  # a resting worker must not keep the last items alive
                 if self._pausing:
                     crew.short_handed = True  # who pauses calls again, and this one works when that one waits
                 await crew.rest()
@@ -65,47 +66,52 @@ class AsyncWork(WorkStep):
                 size = min(size, FEW) if now < late else 1
                 late = now + TURN
             elif perf_counter() >= late:
-                entry = item = out = None
+                entry = item = out = result = None
                 self._pausing += 1
                 await asyncio.sleep(0)
                 self._pausing -= 1
                 turn = None
                 continue
+            untaken: Iterator[tuple[int, Any]] | None = entry.untaken
+            i: int | None
             if entry.big or entry.order is not None or not plain:
-                done = await self._labour_with_care(entry, size)
+                i = await self._labour_with_care(entry, size)
             else:
                 out = entry.out
-                i: int | None = None
+                i = item = result = None
                 # The hot path: nothing here that is not needed for every item.
                 for i, item in islice(entry.untaken, size):
                     if crew.short_handed and self._more(entry, i):
                         crew.hire(self._begun + i)
                     try:
-                        out[i] = await fn(item)
+                        out[i] = result = await fn(item)
                     except BaseException as error:
                         if from_outside(error, task):
                             raise
                         self._failed(entry, i, item, error)
+                        result = None
                     if entry.awaited == i:
                         progress.open()
                     if crew.crowded:
                         break
-                done = i is None
-            if not done:
+                if type(result) not in SMALL_KINDS:
+                    self._sample(entry, [item], [result])
+                item = result = None
+            if i is not None or entry.untaken is not untaken:
                 size = min(2 * size, MOST)
             elif self._current is entry:
                 self._advance()
-            entry = None
+            entry = untaken = None
             heed_cancel()
 
     def _more(self, entry: Entry, i: int) -> bool:
         """Return whether items are left beyond this one."""
         return i + 1 < len(entry.out) or len(self._untaken) > 1
 
-    async def _labour_with_care(self, entry: Entry, size: int) -> bool:
+    async def _labour_with_care(self, entry: Entry, size: int) -> int | None:
         """Do the same for items that need more: memory, their place, or an order of their own.
 
-        Returns whether the entry had none left.
+        Returns the place of the last of them; None if the entry had none left.
         """
         work, window, origin = self._work, self._window, self._origin
         crew, out, order = self._crew, entry.out, entry.order
@@ -116,9 +122,8 @@ class AsyncWork(WorkStep):
             entry.items[i] = None
             if crew.short_handed and self._more(entry, i):
                 crew.hire(self._begun + i)
-            if entry.big:
-                weight = entry.costs[i]
-                predicted = await self._admit(entry, i, 1, weight)
+            part = await self._admit(entry, i, 1, entry.costs[i]) if entry.big else None
+            result = None
             try:
                 args = (item, ItemPlace(origin, entry.ordinals[i])) if work.placed else (item,)
                 result = await work.fn(*args)
@@ -127,9 +132,11 @@ class AsyncWork(WorkStep):
                 if from_outside(error, task):
                     raise
                 self._failed(entry, i, item, error)
-            if entry.big:
+            if part is not None:
                 item = result = None
-                self._weighed(entry, [out[i]], weight, predicted)
+                self._weighed(entry, [out[i]], part)
+            elif type(result) not in SMALL_KINDS:
+                self._sample(entry, [item], [result])
             if order is not None:
                 order.append(i)
                 if self._progress.waiting:
@@ -138,4 +145,4 @@ class AsyncWork(WorkStep):
                 self._progress.open()
             if crew.crowded or (entry.big and self._probing):
                 break
-        return i is None
+        return i

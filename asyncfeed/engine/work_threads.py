@@ -6,8 +6,9 @@ Where the function is to run in processes, the thread takes the group on to one 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from asyncfeed.engine.channel import Channel
@@ -15,7 +16,7 @@ from asyncfeed.engine.hop import HOP_BYTES, Hops, Raised
 from asyncfeed.engine.origin import ItemPlace, Origin
 from asyncfeed.engine.processes import ProcessHops
 from asyncfeed.engine.step import Means
-from asyncfeed.engine.window import Entry
+from asyncfeed.engine.window import UNMEASURED, Entry, Part
 from asyncfeed.engine.work import WorkStep
 from asyncfeed.stages.base import Work
 
@@ -23,6 +24,9 @@ SPARE = 1
 """How many hops are ready behind those that run, so that a thread need not wait for the loop."""
 INLINE = 64 * 1024
 """What our own functions may be given on the loop, in bytes of results."""
+
+
+_number = attrgetter("number")
 
 
 @dataclass(slots=True)
@@ -33,7 +37,7 @@ class Taken:
     start: int
     """The place of the first of them in the entry."""
     items: list[Any]
-    predicted: int | None = None
+    part: Part | None = None
     """Their part of the budget, where they have one."""
 
     @property
@@ -42,18 +46,20 @@ class Taken:
         return self.start + len(self.items)
 
     @property
+    def number(self) -> int:
+        """The place of the first of them among all that the stage takes in."""
+        return self.entry.number + self.start
+
+    @property
     def weight(self) -> int:
         """What they weigh, where that is known one by one."""
         return sum(self.entry.costs[self.start : self.stop])
 
     def split(self, size: int) -> Taken:
-        """Keep the first `size` items; return the rest, with its part of the budget."""
-        rest = None if self.predicted is None else self.predicted * (len(self.items) - size) // len(self.items)
-        cut = Taken(self.entry, self.start + size, self.items[size:], rest)
+        """Keep the first `size` items; return the rest, which has no part of the budget."""
+        rest = Taken(self.entry, self.start + size, self.items[size:])
         del self.items[size:]
-        if self.predicted is not None and rest is not None:
-            self.predicted -= rest
-        return cut
+        return rest
 
 
 class ThreadWork(WorkStep):
@@ -71,8 +77,8 @@ class ThreadWork(WorkStep):
             self._hops = Hops(means.threads, work, name, unit)
         # What is next is let in whatever the limit says: a hop must be a small part of it.
         self._hops.room = max(HOP_BYTES, means.budget.limit // 16)
-        self._left: deque[Taken] = deque()
-        """What hops that took too long have given back."""
+        self._left: list[Taken] = []
+        """What hops that took too long have given back, in the order of the stream."""
         self._spread = False
         """Whether auto has found that more than one thread may be worth having."""
         if self._auto:
@@ -100,8 +106,8 @@ class ThreadWork(WorkStep):
             on_loop = inline is not None and self._is_small(taken)
             if crew.short_handed and (self._current is not None or self._left) and not on_loop:
                 crew.hire(self._begun + (self._current.taken if self._current is not None else 0))
-            if entry.big and taken.predicted is None:
-                taken.predicted = await self._admit(entry, taken.start, len(group), taken.weight)
+            if entry.big:
+                await self._admit_all(taken)
             places = None
             if placed:
                 places = [ItemPlace(origin, each) for each in entry.ordinals[taken.start : taken.stop]]
@@ -116,8 +122,7 @@ class ThreadWork(WorkStep):
                 if self._auto:
                     self._heed()
             if len(results) < len(group):
-                self._left.append(taken.split(len(results)))
-                crew.arrived()
+                self._give_back(taken, len(results))
             start, stop = taken.start, taken.stop
             entry.special |= self._work.shape == "filter"
             for place, result in enumerate(results, start):
@@ -125,8 +130,11 @@ class ThreadWork(WorkStep):
                     self._failed(entry, place, group[place - start], result.error)
                 else:
                     entry.out[place] = result
-            if taken.predicted is not None:
-                self._weighed(entry, entry.out[start:stop], taken.weight, taken.predicted)
+            if taken.part is not None:
+                taken.part.weight = taken.weight
+                self._weighed(entry, entry.out[start:stop], taken.part)
+            else:
+                self._sample(entry, group, results)
             if entry.order is not None:
                 entry.order.extend(range(start, stop))
                 if self._progress.waiting:
@@ -136,6 +144,35 @@ class ThreadWork(WorkStep):
             taken = group = results = places = result = None  # sent on: not ours to keep alive
             if on_loop:
                 await asyncio.sleep(0)
+
+    async def _admit_all(self, taken: Taken) -> None:
+        """Wait until the budget has room for the results, and see before how much they need."""
+        entry, group = taken.entry, taken.items
+        costs = entry.costs[taken.start : taken.stop]
+        if UNMEASURED in costs:
+            number = taken.number
+            self._measured.add(number)
+            try:
+                costs = await self.means.threads.run(self.name, self._weights.measure, group)
+            finally:
+                self._measured.discard(number)
+            entry.costs[taken.start : taken.stop] = costs
+            size = self._hops.group(len(group), costs, self._weights.ratio)
+            if size < len(group):
+                self._give_back(taken, size)
+        taken.part = await self._admit(entry, taken.start, len(group), taken.weight)
+
+    def _give_back(self, taken: Taken, size: int) -> None:
+        """Keep the first `size` items of a hop; the others are taken again, and admitted anew.
+
+        By then they may be known to be heavier. The budget counts on this worker to take them: see there.
+        """
+        if taken.part is not None:
+            self._recharge(taken.part, taken.part.nbytes * size // len(taken.items))
+        rest = taken.split(size)
+        insort(self._left, rest, key=_number)
+        rest.entry.waiting += len(rest.items)
+        self._crew.arrived()
 
     def _is_small(self, taken: Taken) -> bool:
         """Return whether the loop itself may do these items."""
@@ -156,11 +193,12 @@ class ThreadWork(WorkStep):
     def _take(self) -> Taken | None:
         """Take the items of the next hop: first what an earlier one gave back; None where there is nothing."""
         if self._left:
-            taken = self._left.popleft()
+            taken = self._left.pop(0)
             costs = taken.entry.costs[taken.start :]
             size = self._hops.group(len(taken.items), costs, self._weights.ratio)
             if size < len(taken.items):
-                self._left.appendleft(taken.split(size))
+                self._left.insert(0, taken.split(size))
+            taken.entry.waiting -= len(taken.items)
             return taken
         current = self._current
         if current is None or (current.big and self._probing):

@@ -63,6 +63,8 @@ class Decoder(Generic[T_co]):
     """Whether `probe` is there."""
     lays_out: ClassVar[bool] = False
     """Whether `layout` is there."""
+    packs: ClassVar[bool] = False
+    """Whether a file may hold far more than its size says; then `unpacked` is there."""
 
     def probe(self, head: Bytes, file: File) -> Header:
         """Return what follows the first bytes of a file; `head` is as much as a header may take, or less."""
@@ -72,6 +74,13 @@ class Decoder(Generic[T_co]):
         """Return how `file`, which holds `buffer`, is laid out; None where its arrays are not to be seen as such.
 
         Raises what `decode` raises.
+        """
+        raise NotImplementedError
+
+    def unpacked(self, path: str) -> int:
+        """Return how many bytes the sample in a file will take, without unpacking it. Blocks.
+
+        Raises OSError or ValueError for a file that cannot be read.
         """
         raise NotImplementedError
 

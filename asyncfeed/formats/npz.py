@@ -38,6 +38,7 @@ class Npz(Decoder[Arrays]):
 
     name = "npz"
     lays_out = True
+    packs = True
     keys: tuple[str, ...] | None = None
     max_bytes: int = 1 << 30
 
@@ -68,6 +69,16 @@ class Npz(Decoder[Arrays]):
         self.decode(buffer, file)  # so it is whole, and its checksums are right
         with ZipFile(BytesIO(buffer.data)) as archive:
             return _layout(buffer, archive.infolist(), self._members(archive, file), file)
+
+    def unpacked(self, path: str) -> int:
+        """Return what the archive's directory says of the arrays that are asked for: at most `max_bytes`."""
+        try:
+            with ZipFile(path) as archive:
+                sizes = {each.filename.removesuffix(".npy"): each.file_size for each in archive.infolist()}
+        except _BROKEN as error:
+            raise Corrupt(f"{path} is not a readable .npz file: {error}") from error
+        asked = sizes.values() if self.keys is None else [sizes.get(key, 0) for key in self.keys]
+        return min(sum(asked), self.max_bytes)
 
     def decode(self, buffer: Bytes, file: File) -> Arrays:
         """Return the arrays in `buffer` by name."""

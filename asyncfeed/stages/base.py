@@ -187,8 +187,12 @@ class Work:
     ordered: bool = True
     on_error: OnError = "raise"
     skip_limit: float = 0
-    cost: Callable[[Any], int] | None = None
-    """How many bytes the result will need, where that is known from the item."""
+    cost: Callable[[Any], int | None] | None = None
+    """How many bytes the result will need, where that is known from the item; None if only `measure` knows it."""
+    measure: Callable[[Any], int] | None = None
+    """The same, found out by looking at files: it may block, and never raises. For kind "thread"."""
+    packed: bool = False
+    """Whether what `cost` says may be far too little, so that `measure` is asked as long as they differ."""
     inline: Callable[[Any], bool] | None = None
     """Whether this item is so small that the loop itself may do it; only for functions of our own."""
     slow_paths: SlowPaths | None = None

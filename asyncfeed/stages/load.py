@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -50,7 +51,7 @@ class Load(Node):
         """One call that reads and decodes; an async decoder is a step of its own."""
         decoder = self.decoder
         if isinstance(decoder, Decoder):
-            return [self._work(_Load(_Decode(decoder)), "thread")]
+            return [self._work(_Load(_Decode(decoder)), "thread", decoder if decoder.packs else None)]
         if not is_async(decoder):
             return [self._work(_Load(_Call(decoder)), "thread")]
         return [self._work(_Load(_contents), "thread"), self._work(_Await(decoder), "async")]
@@ -70,7 +71,9 @@ class Load(Node):
 
         return LoadBatch(self, following)
 
-    def _work(self, fn: Callable[[Any], Any], kind: Literal["async", "thread"]) -> Work:
+    def _work(
+        self, fn: Callable[[Any], Any], kind: Literal["async", "thread"], unpacks: Decoder[Any] | None = None
+    ) -> Work:
         return Work(
             fn,
             kind,
@@ -79,6 +82,8 @@ class Load(Node):
             on_error=self.on_error,
             skip_limit=self.skip_limit or 0,
             cost=listed_size if kind == "thread" else None,
+            measure=_Measure(unpacks) if kind == "thread" else None,
+            packed=unpacks is not None,
         )
 
     def length(self, upstream: int) -> int | None:
@@ -117,19 +122,46 @@ def _check_takes_bytes(decoder: Any) -> None:
         )
 
 
-def listed_size(item: Any) -> int:
-    """Return how many bytes the files in an item hold, as far as that is known.
+def listed_size(item: Any) -> int | None:
+    """Return how many bytes the files in an item hold; None where nobody has looked at one of them.
 
     >>> listed_size((File("a.npy", 17), {"y": File("b.npy", 3)}, "label"))
     20
     """
     if type(item) is File:
-        return item.size or 0
+        return item.size
+    total = 0
+    for file in _files(item):
+        if file.size is None:
+            return None
+        total += file.size
+    return total
+
+
+def _files(item: Any) -> list[File]:
     if isinstance(item, str | int | float):
-        return 0
-    sizes: list[int] = []
-    map_leaves(lambda leaf: sizes.append(leaf.size or 0) if isinstance(leaf, File) else None, item)
-    return sum(sizes)
+        return []
+    files: list[File] = []
+    map_leaves(lambda leaf: files.append(leaf) if isinstance(leaf, File) else None, item)
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """Looks how many bytes there will be of the files in an item: as on disk, or as they are when unpacked."""
+
+    decoder: Decoder[Any] | None
+
+    def __call__(self, item: Any) -> int:
+        return sum(map(self._of, [item] if type(item) is File else _files(item)))
+
+    def _of(self, file: File) -> int:
+        try:
+            if self.decoder is not None:
+                return self.decoder.unpacked(file.path)
+            return os.stat(file.path).st_size if file.size is None else file.size  # noqa: PTH116
+        except (OSError, ValueError):
+            return file.size or 0  # reading it finds the same, and says so
 
 
 @dataclass(frozen=True, slots=True)

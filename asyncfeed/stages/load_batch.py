@@ -50,6 +50,8 @@ class LoadBatch(Node):
             placed=True,
             concurrency=self.load.concurrency,
             cost=Cost(each.cost, self.batch.padding),
+            measure=Measure(each.measure, self.batch.padding),
+            packed=each.packed,
             slow_paths=slow_paths,
         )
         return [Group(self.batch.size, self.batch.drop_remainder), work]
@@ -76,11 +78,27 @@ class LoadBatch(Node):
 class Cost:
     """Says what a batch of files will weigh: padded, at most as if all were as large as the largest."""
 
+    each: Callable[[Any], int | None] | None
+    padding: Pad | None
+
+    def __call__(self, samples: list[Tree]) -> int | None:
+        """Return the number of bytes; None where that of a sample is not known."""
+        assert self.each is not None
+        costs = [cost for cost in map(self.each, samples) if cost is not None]
+        if len(costs) < len(samples):
+            return None
+        return sum(costs) if self.padding is None else len(costs) * max(costs)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Says the same of files that have to be looked at before."""
+
     each: Callable[[Any], int] | None
     padding: Pad | None
 
     def __call__(self, samples: list[Tree]) -> int:
-        """Return the number of bytes."""
+        """Return the number of bytes; blocks."""
         assert self.each is not None
         costs = list(map(self.each, samples))
         return sum(costs) if self.padding is None else len(costs) * max(costs)

@@ -58,7 +58,7 @@ def test_async_calls_reach_exactly_the_asked_concurrency(seed: int, asked: int, 
 
 
 def test_time_is_that_of_the_asked_concurrency() -> None:
-    """100 calls of 1 s, 10 at a time, take 10 s; the first goes alone, to be weighed."""
+    """100 calls of 1 s, 10 at a time, take 10 s; the first has a moment for itself, to be weighed."""
 
     async def fetch(x: int) -> int:
         await asyncio.sleep(1)
@@ -68,7 +68,7 @@ def test_time_is_that_of_the_asked_concurrency() -> None:
         await drain(af.items(range(100)).map(fetch, concurrency=10))
         return asyncio.get_running_loop().time()
 
-    assert run_virtual(main) in (10.0, 11.0)
+    assert run_virtual(main) == pytest.approx(10.0, abs=0.02)
 
 
 @pytest.mark.parametrize("asked", [1, 3])

@@ -106,7 +106,7 @@ def test_one_call_reads_and_decodes() -> None:
 
 def test_an_item_costs_what_its_files_hold() -> None:
     assert listed_size(File("a", 17)) == 17
-    assert listed_size(File("a")) == 0
+    assert listed_size(File("a")) is None
     assert listed_size((File("a", 17), {"x": [File("b", 3)], "y": 9})) == 20
     assert listed_size("a path") == 0
     assert listed_size(None) == 0

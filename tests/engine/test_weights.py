@@ -1,0 +1,216 @@
+"""What results weigh before anybody has seen one, when they change, and where only a file can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncfeed as af
+from asyncfeed.engine import hop
+from asyncfeed.testing import run_virtual
+
+MB = 1 << 20
+
+
+class Block:
+    """So many bytes that are alive, and how many were at most."""
+
+    alive = peak = 0
+    lock = threading.Lock()
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        with Block.lock:
+            Block.alive += nbytes
+            Block.peak = max(Block.peak, Block.alive)
+        weakref.finalize(self, Block.gone, nbytes)
+
+    @classmethod
+    def gone(cls, nbytes: int) -> None:
+        with cls.lock:
+            cls.alive -= nbytes
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    Block.alive = Block.peak = 0
+
+
+async def last_time(pipeline: af.Pipeline[Any], **options: Any) -> tuple[float, int]:
+    count = 0
+    async with pipeline.open(**options) as feed:
+        async for item in feed:
+            del item
+            count += 1
+    return asyncio.get_running_loop().time(), count
+
+
+async def slowly(x: int) -> np.ndarray[Any, Any]:
+    await asyncio.sleep(10)
+    return np.zeros(100 + x)
+
+
+async def slow_yes(x: int) -> bool:
+    await asyncio.sleep(10)
+    return x >= 0
+
+
+async def slow_elements(x: int) -> Any:
+    await asyncio.sleep(10)
+    yield np.zeros(100 + x)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize(("stage", "fn"), [("map", slowly), ("filter", slow_yes), ("flat_map", slow_elements)])
+def test_all_calls_that_were_asked_for_run_though_the_first_takes_long(
+    stage: str, fn: Any, ordered: bool, seed: int
+) -> None:
+    """50 calls of 10 s, 50 at a time, take 10 s: what they weigh is not waited for."""
+    pipeline = getattr(af.items(range(50)), stage)(fn, concurrency=50, ordered=ordered)
+    seconds, count = run_virtual(last_time(pipeline, memory_limit=100 * MB), seed=seed)
+    assert count == 50
+    assert seconds == pytest.approx(10, abs=0.1)
+
+
+def test_all_calls_on_threads_run_though_the_first_takes_long() -> None:
+    """Each of 20 calls on threads waits for all the others."""
+    meet = threading.Barrier(20)
+
+    def together(x: int) -> np.ndarray[Any, Any]:
+        meet.wait(20)
+        return np.zeros(100 + x)
+
+    assert len(list(af.items(range(20)).map(together, concurrency=20))) == 20
+
+
+def test_elements_made_on_threads_do_not_wait_for_the_first() -> None:
+    """The same in a `flat_map`."""
+    meet = threading.Barrier(8)
+
+    def together(x: int) -> Iterator[int]:
+        meet.wait(20)
+        yield x
+
+    assert list(af.items(range(8)).flat_map(together, concurrency=8)) == list(range(8))
+
+
+def test_a_guess_is_corrected_by_the_first_result() -> None:
+    """Where results are small, a second stage has the memory that was set aside for those still worked on."""
+
+    async def first(x: int) -> np.ndarray[Any, Any]:
+        await asyncio.sleep(1 if x == 0 else 100)
+        return np.zeros(10)
+
+    async def main() -> int:
+        async with af.items(range(50)).map(first, concurrency=50).open(memory_limit=100 * MB) as feed:
+            await asyncio.sleep(0.5)
+            assert feed.stats().memory_used > 90 * MB
+            await asyncio.sleep(1)
+            return feed.stats().memory_used
+
+    assert run_virtual(main) < MB
+
+
+def _sync(x: int) -> Block:
+    return Block(100 if x < 100 else 20 * MB)
+
+
+async def _async(x: int) -> Block:
+    await asyncio.sleep(0.001 if x else 1)
+    return _sync(x)
+
+
+async def _at_once(x: int) -> Block:
+    return _sync(x)
+
+
+def _lazy(x: int) -> Iterator[Block]:
+    yield _sync(x)
+
+
+def _long(_: int) -> Iterator[Block]:
+    yield from map(_sync, range(160))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("concurrency", [1, 8, "auto"])
+@pytest.mark.parametrize("fn", [_sync, _async, _at_once])
+def test_results_that_become_large_stay_within_the_limit(fn: Any, concurrency: Any, ordered: bool) -> None:
+    """A hundred are small and the next have 20 MB each, under 100 MB: one surprise for each call in flight at most."""
+    pipeline = af.items(range(160)).map(fn, concurrency=concurrency, ordered=ordered)
+    _, count = asyncio.run(last_time(pipeline, memory_limit=100 * MB))
+    assert count == 160
+    at_once = 8 if concurrency == 8 else 1 if concurrency == 1 else 32 if fn is not _sync else 3
+    assert Block.peak <= (100 + 20 * (at_once + 2)) * MB
+
+
+@pytest.mark.parametrize("fn", [_lazy, _long])
+def test_elements_that_become_large_stay_within_the_limit(fn: Any) -> None:
+    """The same in a `flat_map`, also where one iterable has them all."""
+    items = range(160) if fn is _lazy else [0]
+    _, count = asyncio.run(last_time(af.items(items).flat_map(fn, concurrency=4), memory_limit=100 * MB))
+    assert count == 160
+    assert Block.peak <= (100 + 20 * 6) * MB
+
+
+def test_a_hop_ends_where_its_results_turn_out_to_be_large() -> None:
+    """The rest of the group is taken again, by then with what is known."""
+
+    class Idle:
+        ending = False
+
+    from asyncfeed.stages.base import Work  # noqa: PLC0415
+
+    each = hop.Hops(Idle(), Work(_sync, "thread"), "map", 1)  # type: ignore[arg-type]
+    each.room = MB
+    assert len(each.call(list(range(90, 120)), None)) == 11
+
+
+@pytest.fixture
+def archives(tmp_path: Path) -> Path:
+    for number in range(24):
+        np.savez_compressed(tmp_path / f"{number:02}.npz", x=np.full((MB // 2,), number % 7, np.float64))
+    return tmp_path
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_archives_are_admitted_by_what_they_unpack_to(archives: Path, batch: int) -> None:
+    """4 KB that unpack to 4 MB, three of them under 14 MB."""
+    pipeline = af.files(f"{archives}/*.npz").load(af.npz, concurrency=8)
+    if batch:
+        pipeline = pipeline.batch(batch)
+    with pipeline.open(memory_limit=14 * MB) as feed:
+        assert sum(1 for _ in feed) == 24 // (batch or 1)
+        assert feed.stats().memory_peak <= 14 * MB
+
+
+def test_a_broken_archive_is_the_error_of_the_item(archives: Path) -> None:
+    """Looking at it before fails in silence; reading it says what is wrong."""
+    (archives / "05.npz").write_bytes(b"nothing")
+    with pytest.raises(af.Corrupt, match="05.npz"):
+        list(af.files(f"{archives}/*.npz").load(af.npz))
+
+
+def test_files_that_nobody_looked_at_are_measured_before_they_are_read(tmp_path: Path) -> None:
+    """`items([File(path), ...])`: unknown is not zero."""
+    paths = [tmp_path / f"{number:02}.npy" for number in range(27)]
+    for number, path in enumerate(paths):
+        np.save(path, np.full(MB // 2, number, np.float64))
+    for decode in (af.npy, lambda data: np.frombuffer(data[128:])):
+        pipeline = af.items([af.File(str(path)) for path in paths]).load(decode, concurrency=8)
+        with pipeline.open(memory_limit=10 * MB) as feed:
+            assert [int(array[0]) for array in feed] == list(range(27))
+            assert feed.stats().memory_peak <= 10 * MB
+
+
+def test_a_file_that_is_not_there_is_the_error_of_the_item(tmp_path: Path) -> None:
+    """Measuring it fails in silence; reading it says what is wrong."""
+    with pytest.raises(FileNotFoundError, match="gone"):
+        list(af.items([af.File(str(tmp_path / "gone.npy"))]).load(af.npy))
