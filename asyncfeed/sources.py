@@ -259,7 +259,7 @@ def items(
 # -- arrays
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Arrays(Source):
     """Rows of arrays of the same length."""
 
@@ -298,19 +298,6 @@ class Arrays(Source):
 
         flat = type(self.tree) is tuple and spec.num_leaves == spec.num_children
         return Numbered(count, fetch if flat else fetch_tree, on_thread=reading)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Arrays):
-            return NotImplemented
-        mine, spec = flatten(self.tree)
-        theirs, other_spec = flatten(other.tree)
-        return (self.concurrency, spec) == (other.concurrency, other_spec) and all(
-            one is another or (one.dtype == another.dtype and np.array_equal(one, another))
-            for one, another in zip(mine, theirs, strict=True)
-        )
-
-    def __hash__(self) -> int:
-        return hash(Arrays)
 
     def __str__(self) -> str:
         """Return the call, with shapes for the arrays."""

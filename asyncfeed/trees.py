@@ -61,10 +61,16 @@ def flatten(tree: Tree) -> tuple[list[Any], Spec]:
     """Return the leaves of a tree, and the structure that `unflatten` puts them back into."""
     if type(tree) in LEAVES:
         return [tree], leaf_spec()
+    tried: set[type] = set()
     while True:
         leaves, spec = _optree().tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
-        if LEAVES.issuperset(map(type, leaves)) or not _register(set(map(type, leaves))):
+        if LEAVES.issuperset(map(type, leaves)):
             return leaves, spec
+        fresh = set(filter(_is_container, map(type, leaves))) - tried
+        if not fresh:
+            return leaves, spec
+        _register(fresh)
+        tried |= fresh  # one that `optree` refuses is a leaf
 
 
 def unflatten(spec: Spec, leaves: Iterable[Any]) -> Tree:
@@ -137,45 +143,143 @@ def _array_size(array: np.ndarray[Any, Any]) -> int:
     return array.nbytes + (sum(map(size_of, array.flat)) if array.dtype.kind == "O" else 0)
 
 
-def _register(kinds: set[type]) -> bool:
-    """Make the dataclasses among these types known to `optree`; return whether there were any."""
+def _register(kinds: set[type]) -> None:
+    """Make these dataclasses known to `optree`, but for those whose instances only a base of theirs can make."""
     library = _optree()
-    # One that is an array itself (zarr's is) is a leaf.
-    fresh = [kind for kind in kinds if hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__array__")]
-    for kind in fresh:
+    for kind in kinds:
+        parts = _Parts(kind)
         # optree's registry has a lock of its own; where another thread was faster, it raises ValueError.
-        with suppress(ValueError):
+        with suppress(ValueError, TypeError):
+            object.__new__(kind)
             library.register_pytree_node(
                 kind,
-                _take_apart,
-                _Rebuild(kind),
+                parts.take_apart,
+                parts.put_together,
                 path_entry_type=library.GetAttrEntry,
                 namespace=NAMESPACE,
             )
-    return bool(fresh)
 
 
-def _take_apart(item: Tree) -> tuple[tuple[Any, ...], tuple[str, ...], tuple[str, ...]]:
-    names = tuple(each.name for each in fields(item))
-    return tuple(getattr(item, name) for name in names), names, names
+def _is_container(kind: type) -> bool:
+    """Return whether a type is a dataclass whose fields are parts of a sample; one that is an array is a leaf."""
+    return hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__array__")  # zarr's array is both
 
 
-class _Rebuild:
-    """Makes an instance of a dataclass from the values of its fields.
+class _Static:
+    """What of a dataclass instance is no part of the tree: the names of its fields, and what it holds beside."""
 
-    `__init__` is not called: it may check or change what a sample holds, and a batch holds something else.
+    __slots__ = ("beside", "names")
+
+    def __init__(self, names: tuple[str, ...], beside: dict[str, Any]) -> None:
+        self.names = names
+        self.beside = beside
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Static):
+            return NotImplemented
+        return self.names == other.names and same(self.beside, other.beside)
+
+    def __hash__(self) -> int:
+        return hash(self.names)
+
+    def __repr__(self) -> str:
+        return f"{self.names} beside {', '.join(self.beside)}" if self.beside else f"{self.names}"
+
+
+class _Parts:
+    """Takes instances of a dataclass apart into the values of their fields, and makes others of new values.
+
+    `__init__` is not called: it may check or change what a sample holds, and a batch holds something else. What is
+    no field stays: attributes that were set later, and those of a subclass that is no dataclass itself. Only what
+    a `cached_property` remembers is left out: it was computed from other values.
     """
 
-    __slots__ = ("kind",)
+    __slots__ = ("_cached", "_kind", "_known", "_names", "_slots")
 
     def __init__(self, kind: type) -> None:
-        self.kind = kind
+        self._kind = kind
+        self._names = tuple(each.name for each in fields(kind))
+        self._known = frozenset(self._names)
+        held = [(base, name) for base in kind.__mro__ for name in _slots_of(base)]
+        slots = [f"_{base.__name__.lstrip('_')}{name}" if _is_private(name) else name for base, name in held]
+        self._slots = sorted(set(slots) - self._known - {"__dict__", "__weakref__"})
+        # By the name of its type, as other libraries have such properties, too.
+        defined = [each for base in kind.__mro__ for each in vars(base).items()]
+        cached = {name for name, each in defined if type(each).__name__ == "cached_property"}
+        self._cached = cached | {"__orig_class__"}  # of `Generic`: the types of other values
 
-    def __call__(self, names: Any, values: Iterable[Any]) -> Tree:
-        item: Any = object.__new__(self.kind)
-        for name, value in zip(names, values, strict=True):
+    def take_apart(self, item: Tree) -> tuple[tuple[Any, ...], _Static, tuple[str, ...]]:
+        """Return the values of the fields, what else there is, and the names."""
+        names = self._names
+        try:
+            values = tuple([getattr(item, name) for name in names])
+        except AttributeError:  # a field without a default that `__init__` does not set
+            names = tuple(name for name in names if hasattr(item, name))
+            values = tuple([getattr(item, name) for name in names])
+        held = getattr(item, "__dict__", {})
+        beside = {} if held.keys() <= self._known else {key: held[key] for key in held if self._stays(key)}
+        for name in self._slots:
+            with suppress(AttributeError):
+                beside[name] = getattr(item, name)
+        return values, _Static(names, beside), names
+
+    def put_together(self, static: _Static, values: Iterable[Any]) -> Tree:
+        """Return an instance with these values."""
+        item: Any = object.__new__(self._kind)
+        for name, value in static.beside.items():
+            object.__setattr__(item, name, value)
+        for name, value in zip(static.names, values, strict=True):
             object.__setattr__(item, name, value)
         return item
+
+    def _stays(self, name: str) -> bool:
+        return name not in self._known and name not in self._cached
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("__") and not name.endswith("__")
+
+
+PLAIN = NUMBERS | {str, bytes}
+
+
+def same(one: Any, another: Any) -> bool:
+    """Return whether two objects are equal, in containers too; arrays if dtype, shape and all values are.
+
+    Never raises. Objects whose comparison raises, or returns no bool as that of a tensor, are equal only if they
+    are one object.
+    """
+    if one is another:
+        return True
+    try:
+        if type(one) is not type(another):
+            return _is_true(one == another)
+        if isinstance(one, np.ndarray):
+            if one.dtype != another.dtype or one.shape != another.shape:
+                return False
+            if one.dtype.hasobject:
+                return all(map(same, one.flat, another.flat))
+            return bool(np.array_equal(one, another))
+        if isinstance(one, (list, tuple, deque)):
+            if PLAIN.issuperset(map(type, one)) and PLAIN.issuperset(map(type, another)):
+                return bool(one == another)
+            return len(one) == len(another) and all(map(same, one, another))
+        if isinstance(one, dict):
+            return len(one) == len(another) and all(
+                key in another and same(value, another[key]) for key, value in one.items()
+            )
+        return _is_true(one == another)
+    except Exception:  # noqa: BLE001 - a comparison is the user's code, and has no other answer than yes or no
+        return False
+
+
+def _is_true(answer: object) -> bool:
+    return isinstance(answer, (bool, np.bool_)) and bool(answer)
 
 
 def find_files(item: Any) -> list[str]:

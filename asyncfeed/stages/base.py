@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from asyncfeed.errors import Failure, PipelineError
 from asyncfeed.stats import SlowPaths
+from asyncfeed.trees import same
 
 NO_MARK = -1
 """The `mark` of a span after which no epoch ends."""
@@ -210,6 +211,22 @@ class Node:
     """The method of `Pipeline` that makes this node."""
     positional: ClassVar[tuple[str, ...]] = ()
     """The fields that are written without their name."""
+
+    def __init_subclass__(cls) -> None:
+        # `dataclass` adds a comparison that raises if a field holds an array, unless the class has one of its own.
+        for name in ("__eq__", "__hash__"):
+            if name not in vars(cls):
+                setattr(cls, name, vars(Node)[name])
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(
+            same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self) if each.compare
+        )
+
+    def __hash__(self) -> int:
+        return hash(type(self))  # a field may be a list, and equal fields need not have equal hashes
 
     def index(self, upstream: Indexed) -> Indexed | None:
         """Return `upstream` rearranged, or None where this stage cannot work on places alone."""

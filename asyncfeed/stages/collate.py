@@ -118,9 +118,12 @@ def transpose(samples: Sequence[Tree], name: Name, made_by: object = None) -> tu
     for number, sample in enumerate(samples[1:], 1):
         leaves, other = flatten(sample)
         if other != spec:
+            fix = "give them one structure with .map() before the batch"
+            if " beside " in layout(other):  # attributes that are no fields: neither stacked nor all kept
+                fix += ", and make fields of what differs beside the fields"
             raise ValueError(
                 f"samples of different structure cannot make a batch: {name(0)} is {layout(spec)}, "
-                f"{name(number)} is {layout(other)}; give them one structure with .map() before the batch"
+                f"{name(number)} is {layout(other)}; {fix}"
             )
         rows.append(leaves)
     return list(zip(*rows, strict=True)), spec

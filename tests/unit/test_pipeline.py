@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncfeed as af
+from asyncfeed.stages.base import Node
 
 NUMBERS = af.items(range(10))
 
@@ -178,3 +180,51 @@ def test_explain_says_how_it_runs() -> None:
         "-> consumer                    up to 5 ready",
         "memory: at most 1,000 bytes in flight, for all of it together",
     ]
+
+
+class Tensor:
+    """Its comparison has no truth."""
+
+    def __eq__(self, other: object) -> Any:
+        return np.array([True, False])
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("make", "equal"),
+    [
+        (lambda: af.items(np.arange(3)), True),
+        (lambda: af.items([np.ones(2), np.zeros(2)]), True),
+        (lambda: af.items([{"x": [np.ones(2)], "y": (1, np.ones(1))}]), True),
+        (lambda: af.arrays(np.ones((2, 2)), {"y": np.arange(2)}), True),
+        (lambda: af.zip(af.items(np.arange(3)), af.items([np.ones(2)] * 3)), True),
+        (lambda: af.concat(af.items(np.arange(3)), af.items(np.arange(2))).batch(2), True),
+        (lambda: af.items([1]).batch(1).pad(value={"x": np.array(0), "y": np.float32(1)}), True),
+        (lambda: af.items([Tensor()]), False),
+        (lambda: af.arrays(np.ones(2)).map(partial(np.add, np.ones(2))), False),
+    ],
+)
+def test_pipelines_are_compared_without_an_error(make: Callable[[], af.Pipeline[Any]], equal: bool) -> None:
+    """Whatever data they hold; equal ones have equal hashes, and their nodes too."""
+    one, other = make(), make()
+    assert one == one
+    assert (one == other) is equal
+    assert one != one.prefetch(1)
+    assert one != af.items(range(3))
+    nodes = [(one.source, other.source), *zip(one.stages, other.stages, strict=True)]
+    for mine, theirs in nodes:
+        assert hash(mine) == hash(theirs)
+        assert isinstance(mine == theirs, bool)
+    assert hash(one) == hash(other)
+    assert len({one, other}) == 2 - equal
+
+
+def test_every_node_compares_by_the_same_rule() -> None:
+    """None has the comparison that `dataclass` makes, which raises for arrays."""
+    left = list(Node.__subclasses__())
+    while left:
+        kind = left.pop()
+        left += kind.__subclasses__()
+        assert kind.__eq__ is Node.__eq__, kind
+        assert kind.__hash__ is Node.__hash__, kind

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import optree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.trees import flatten, leaf_name, map_leaves, size_of, total_size, unflatten
+from asyncfeed.stages.collate import collate
+from asyncfeed.trees import flatten, leaf_name, map_leaves, same, size_of, total_size, unflatten
 
 
 class Point(NamedTuple):
@@ -90,6 +94,185 @@ def test_the_structure_of_a_bare_leaf_is_the_same_however_it_was_found() -> None
 def test_a_dataclass_is_rebuilt_without_its_checks() -> None:
     """What a sample may hold says nothing about what a batch may hold."""
     assert map_leaves(str, Checked(1)).value == "1"
+
+
+class Named(Sample):
+    """A subclass that is no dataclass itself."""
+
+    def __init__(self, image: Any, label: Any, name: str) -> None:
+        super().__init__(image, label)
+        object.__setattr__(self, "name", name)
+
+
+@dataclass
+class Late:
+    """A dataclass with fields that `__init__` does not set, and something remembered."""
+
+    values: Any
+    made: Any = field(init=False, default=7)
+    unset: Any = field(init=False)
+    flag: InitVar[bool] = True
+
+    @cached_property
+    def total(self) -> int:
+        return sum(self.values)
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True, slots=True)
+class Box(Generic[T]):
+    """A frozen, generic one with slots."""
+
+    value: T
+
+
+@dataclass
+class Pair(Generic[T, U]):
+    """A generic one, whose instances remember how they were made."""
+
+    one: T
+    other: U
+
+
+class Marked(Box[T]):
+    """A subclass with slots of its own, one of them private."""
+
+    __slots__ = ("__secret", "mark")
+
+    def __init__(self, value: T, mark: str) -> None:
+        super().__init__(value)
+        object.__setattr__(self, "mark", mark)
+        object.__setattr__(self, "_Marked__secret", mark * 2)
+
+    @property
+    def secret(self) -> str:
+        return self.__secret
+
+
+def test_what_is_no_field_stays() -> None:
+    """Attributes of a subclass, those set later, slots: `map_leaves` changes leaves and nothing else."""
+    named = map_leaves(str, Named(1, 2, "a"))
+    assert (type(named), named.image, named.label, named.name) == (Named, "1", "2", "a")
+    late = Late((1, 2))
+    late.note = "later"
+    assert late.total == 3
+    other = map_leaves(lambda x: x * 2, late)
+    assert (other.values, other.made, other.note, other.total) == ((2, 4), 14, "later", 6)
+    assert not hasattr(other, "unset")
+    assert late.total == 3
+    box = map_leaves(str, Box(1))
+    assert box == Box("1")
+    assert not hasattr(box, "__dict__")
+    marked = map_leaves(str, Marked(1, "x"))
+    assert (marked.value, marked.mark, marked.secret) == ("1", "x", "xx")
+    assert flatten(Pair[int, str](1, "a"))[1] == flatten(Pair(2.0, 3))[1]
+
+
+def test_what_is_beside_the_fields_is_part_of_the_structure() -> None:
+    """Samples that agree on it make a batch, which has it; others are an error, as it can be stacked nowhere."""
+    batch = collate([Named(np.ones(2), 1, "a"), Named(np.zeros(2), 2, "a")], str)
+    assert (batch.label.tolist(), batch.name) == ([1, 2], "a")
+    with pytest.raises(ValueError, match=r"beside name.*make fields of what differs beside the fields"):
+        collate([Named(1, 1, "a"), Named(1, 1, "b")], str)
+    arrays = [Late((1,)), Late((2,))]
+    for each in arrays:
+        each.weights = np.ones(3)
+    assert collate(arrays, str).weights.tolist() == [1, 1, 1]
+
+
+def test_a_dataclass_that_cannot_be_made_anew_is_a_leaf() -> None:
+    """One over a builtin type, which only that type can make."""
+
+    @dataclass
+    class Mine(dict):  # type: ignore[type-arg]
+        a: int = 1
+
+    mine = Mine()
+    assert flatten((mine, 1))[0] == [mine, 1]
+
+
+def test_a_dataclass_that_optree_refuses_is_a_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For whatever reason: it is asked once, not for ever."""
+    calls = []
+
+    def refuse(kind: type, *_: Any, **__: Any) -> None:
+        calls.append(kind)
+        raise ValueError("not this one")
+
+    @dataclass
+    class Refused:
+        a: int
+
+    monkeypatch.setattr(optree, "register_pytree_node", refuse)
+    refused = Refused(1)
+    assert flatten((refused, 1))[0] == [refused, 1]
+    assert calls == [Refused]
+
+
+class Odd:
+    """Its comparison raises."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no answer")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Elementwise:
+    """A tensor: its comparison returns no bool."""
+
+    def __eq__(self, other: object) -> Any:
+        return [True]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("make", "equal"),
+    [
+        (lambda: np.arange(3), True),
+        (lambda: [np.arange(3), {"a": (np.ones(2), "x")}], True),
+        (lambda: np.array([np.ones(2), None], object), True),
+        (lambda: np.array(["a", "b"]), True),
+        (lambda: np.zeros(2, "i4,f8"), True),
+        (lambda: {"a": [1, 2.5, None, b"x"]}, True),
+        (lambda: deque([np.ones(2)]), True),
+        (lambda: Point(np.ones(2), 1), True),
+        (Odd, False),
+        (lambda: [Odd()], False),
+        (Elementwise, False),
+        (lambda: {"a": Elementwise()}, False),
+    ],
+)
+def test_equal_objects_are_the_same_and_nothing_raises(make: Callable[[], Any], equal: bool) -> None:
+    """Whatever is compared with whatever."""
+    one = make()
+    assert same(one, one)
+    assert same(one, make()) is equal
+    for other in (None, 1, "a", [1], np.ones(3), np.ones(1), {}, [Odd()]):
+        assert same(one, other) is False
+        assert same(other, one) is False
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.ones(2), np.ones(2, "f4")),
+        (np.ones(1), np.ones((1, 1))),
+        (np.ones(2), np.zeros(2)),
+        ([np.ones(1)], [1.0]),
+        ([np.ones(2)], (np.ones(2),)),
+        ({"a": 1}, {"b": 1}),
+        ([1], [1, 2]),
+    ],
+)
+def test_unequal_objects_are_not_the_same(one: Any, other: Any) -> None:
+    """In dtype, shape, content or kind."""
+    assert not same(one, other)
+    assert not same(other, one)
 
 
 def test_nested_dataclasses_of_new_types_are_walked() -> None:
