@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+import asyncfeed as af
+from asyncfeed.testing import run_virtual
 from tests.engine.many import write
 
 PROGRAM = """
@@ -40,3 +46,45 @@ def test_the_first_run_imports_nothing_on_the_loop(tmp_path: Path) -> None:
     assert "asyncfeed.feed" in imported  # or else nothing was seen
     light = {"feed", "stats", "engine", "engine.failed", "engine.ready"}
     assert imported <= {f"asyncfeed.{name}" for name in light}
+
+
+@pytest.fixture
+def importing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each feed find the engine not imported, and the import take a second."""
+    monkeypatch.setattr("asyncfeed.feed.is_ready", lambda: False)
+    monkeypatch.setattr("asyncfeed.feed.get_ready", partial(asyncio.sleep, 1))
+
+
+def test_several_tasks_wait_for_one_run(importing: None, seed: int) -> None:
+    """Each item goes to one of them."""
+
+    async def main() -> list[int]:
+        feed = af.items(range(10)).open()
+
+        async def take() -> list[int]:
+            return [item async for item in feed]
+
+        return sorted(sum(await asyncio.gather(take(), take(), take()), []))
+
+    assert run_virtual(main, seed=seed) == list(range(10))
+
+
+@pytest.mark.parametrize("end", ["stop", "aclose", "cancel"])
+def test_a_feed_that_ends_while_the_engine_is_imported_never_starts(importing: None, end: str, seed: int) -> None:
+    """The source is not touched."""
+
+    async def main() -> None:
+        feed = af.items(pytest.fail).open()
+        drawing = asyncio.ensure_future(anext(feed))
+        await asyncio.sleep(0.5)
+        if end == "stop":
+            feed.stop()
+        elif end == "aclose":
+            await feed.aclose()
+        else:
+            drawing.cancel()
+        with pytest.raises(asyncio.CancelledError if end == "cancel" else af.ClosedError):
+            await drawing
+        await feed.aclose()
+
+    run_virtual(main, seed=seed)
