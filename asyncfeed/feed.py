@@ -181,6 +181,15 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         run = self._run
         return [] if run is None or run.forked else run.outlet.take_ready(most, nbytes)
 
+    def _outlet(self) -> Outlet | None:
+        """Return where a running feed is drawn from, for a bridge."""
+        return None if self._run is None else self._run.outlet
+
+    def _trainer_ended(self) -> None:
+        """Note that the trainer behind a bridge is done: see `Outlet.end_seen`."""
+        if self._run is not None:
+            self._run.outlet.end_seen()
+
     def _note_slow(self, reason: str) -> None:
         """Count a slower way that a bridge takes, for `stats`."""
         if self._run is not None:

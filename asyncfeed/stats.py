@@ -18,12 +18,18 @@ class FeedStats:
     nbytes: int
     """What the delivered items held."""
     seconds: float
-    """How long the run has lasted."""
+    """Time since the first draw, until the trainer has seen the end or the feed was stopped.
+
+    It has three parts: `consumer_waited`, `producer_waited`, and the time in which neither waited, because the
+    pipeline made the next item while the trainer worked. The trainer was busy for `seconds - consumer_waited`.
+    They are measured where the trainer takes the data: in `next()`, or where TensorFlow takes from its queue. An
+    item that `tf.data` prefetches counts as taken then.
+    """
     consumer_waited: float
-    """How long consumers waited for data. Near zero, the pipeline is fast enough; near `seconds`, it is what
-    the trainer waits for."""
+    """How long a consumer waited and no data was ready; time in which several wait counts once. Near zero, the
+    pipeline is fast enough. Near `seconds`, the trainer waits for the pipeline."""
     producer_waited: float
-    """How long ready data waited for a consumer. Near `seconds`, the trainer is the slower of the two."""
+    """How long data was ready and no consumer asked for it. Near `seconds`, the trainer is the slower side."""
     skipped: int
     """Items left out because `on_error="skip"` allowed it."""
     memory_used: int

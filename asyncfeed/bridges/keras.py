@@ -26,6 +26,7 @@ from asyncfeed.trees import map_leaves
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from asyncfeed.engine.outlet import Outlet
     from asyncfeed.errors import Failure
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
@@ -87,6 +88,14 @@ class Attempt:
         self._let_go = True
         if not self._taken_over and (self._decided or self.drawn > AHEAD):
             self.feed.stop(reason)
+            self._trainer_ended()
+
+    def _outlet(self) -> Outlet | None:
+        return self.feed._outlet()  # noqa: SLF001 - for bridges
+
+    def _trainer_ended(self) -> None:
+        if not self._taken_over and (self._decided or self.drawn > AHEAD):
+            self.feed._trainer_ended()  # noqa: SLF001 - for bridges
 
     def take_over(self) -> bool:
         """Keep the run for another pass; return whether all that was drawn is still there."""

@@ -56,6 +56,8 @@ class Offer:
         except IndexError:
             feed = self._open()
             return feed, feed
+        if (outlet := feed._outlet()) is not None:  # noqa: SLF001 - for bridges
+            outlet.restart()
         return feed, itertools.chain(first, feed)
 
     def withdraw(self) -> None:

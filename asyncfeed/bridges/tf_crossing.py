@@ -7,7 +7,7 @@ are ready cross together.
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from asyncfeed.bridges.tf_layout import Layout
+    from asyncfeed.engine.outlet import Outlet
     from asyncfeed.feed import Feed
 
 SMALL = 1 << 10
@@ -63,6 +64,7 @@ class Crossing:
         self._pending = pending
         self._lock = threading.Lock()
         self._drawing = False
+        self._outlet: Outlet | None = None
         self._let_go = self._ended = self._finished = self._refused = False
         self._error: BaseException | None = None
         self._feed, self._items = run
@@ -82,6 +84,10 @@ class Crossing:
             if item is END:
                 return
             group = [item]
+            if first:
+                self._outlet = self._feed._outlet()  # noqa: SLF001 - for bridges
+                if self._outlet is not None:
+                    self._outlet.ends_elsewhere = True
             # The first goes at once. Keras' bridge counts what may be on its way to nobody.
             if self._together and not first:
                 each = size_of(item)
@@ -130,7 +136,8 @@ class Crossing:
 
     def _enqueue(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         try:
-            op(*args, **kwargs)
+            with nullcontext() if self._outlet is None else self._outlet.holding():
+                op(*args, **kwargs)
         except self._tf.errors.CancelledError:
             self._let_go = True
             raise
@@ -139,6 +146,8 @@ class Crossing:
         """Close the queue behind what is in it; what is raised then waits for `finish`."""
         if isinstance(error, ClosedError) and EXIT in str(error):
             return  # a thread that still waits for data must not take this for the end of it
+        if self._outlet is not None:
+            self._outlet.hold()  # what is in the queue
         self._feed.stop(LET_GO)
         with self._lock:
             if not self._let_go:
@@ -162,6 +171,7 @@ class Crossing:
             self._refuse()
             tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=True)
         self._feed.stop(CTRL_C)
+        self._feed._trainer_ended()  # noqa: SLF001 - for bridges
         self._end(finished=True)
 
     def _is_empty(self) -> bool:
@@ -173,6 +183,7 @@ class Crossing:
         TensorFlow calls again after an error, at the latest when it drops the iterator.
         """
         self._feed.stop(LET_GO)
+        self._feed._trainer_ended()  # noqa: SLF001 - for bridges
         error, self._error = self._error, None
         if error is not None and self._is_empty():
             return as_text(error, self._feed.failure)
@@ -187,6 +198,8 @@ class Crossing:
             self._finished |= finished
             over = self._ended and self._finished and not was_over
         if over:
+            if self._outlet is not None:
+                self._outlet.let_go()
             self._tf.raw_ops.DestroyResourceOp(resource=self._queue)
             if not self._refused:  # or else an iterator that is still there would ask for the next with its name
                 self._free()

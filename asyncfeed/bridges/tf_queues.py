@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -177,7 +177,12 @@ class Runs:
 
     def open(self) -> tuple[Feed[Any], Iterator[Any]]:
         """Return the feed of the next run, and its items from the first."""
-        return self._begun.pop() if self._begun else self._offer.open()
+        if not self._begun:
+            return self._offer.open()
+        feed, items = self._begun.pop()
+        if (outlet := feed._outlet()) is not None:  # noqa: SLF001 - for bridges
+            outlet.restart()
+        return feed, items
 
 
 class Filling:
@@ -235,8 +240,10 @@ class Filling:
     def _put(self, item: Any) -> bool:
         """Put an item into the queue, waiting while it is full; return False where nobody wants it any more."""
         fed = self._components.feed(item)
+        outlet = self._feed._outlet()  # noqa: SLF001 - for bridges
         try:
-            self._sess.run(self._runner.enqueue_ops[0], fed)
+            with nullcontext() if outlet is None else outlet.holding():
+                self._sess.run(self._runner.enqueue_ops[0], fed)
         except self._ends:
             return False
         except RuntimeError as error:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from contextlib import suppress
-from time import perf_counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.failed import Failed
+from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter, clock_of
 from asyncfeed.engine.step import Gate
 from asyncfeed.errors import ClosedError, Failure
 from asyncfeed.stages.base import Span
@@ -40,8 +41,8 @@ class Outlet:
         self.delivered_bytes = 0
         self.last: Any = None
         """The ordinal of the item delivered last."""
-        self.consumer_waited = 0.0
-        self.producer_waited = 0.0
+        self.ends_elsewhere = False
+        """Whether a bridge draws: the trainer sees the end later than the bridge does."""
         self._most = room
         self._fixed = fixed
         self._loop = loop
@@ -51,6 +52,9 @@ class Outlet:
         self._arrival = threading.Condition(self._lock)
         self._sleepers: deque[asyncio.Future[None]] = deque()
         self._gate = Gate()
+        self._meter = Meter(clock_of(loop))
+        self._asking = 0
+        self._held = 0
         self._full = False
         self._freed = 0
         self._waking = False
@@ -80,12 +84,11 @@ class Outlet:
                 place += len(chunk)
                 self._full = place < len(items) or (len(self._items) >= room and not span.last)
                 if chunk:
+                    self._meter.turn(READY)
                     self._wake(len(chunk))
                 del chunk
             if self._full:
-                started = perf_counter()
                 await self._gate.wait()
-                self.producer_waited += perf_counter() - started
             self.settle()
         self._budget.charge(share * len(items) - span.nbytes)
         if span.last:
@@ -101,6 +104,7 @@ class Outlet:
             if stopped is not None:
                 self.cut(stopped)
                 self._items.clear()
+                self._end_seen()
             self._wake(None)
         if not self.over.done():
             self.over.set_result(None)
@@ -118,6 +122,7 @@ class Outlet:
         """Let go of what was queued when it was cut."""
         with self._lock:
             self._items.clear()
+            self._end_seen()
 
     def _wake(self, count: int | None) -> None:
         """Wake as many consumers as there are items for, or all."""
@@ -132,10 +137,13 @@ class Outlet:
                 sleeper.set_result(None)
                 woken += 1
 
-    def _pass_on(self) -> None:
-        """Wake another consumer in place of one that has gone."""
+    def _gone(self, woken: bool) -> None:
+        """Forget a consumer that was closed; wake another in its place if it was woken."""
         with self._lock:
-            self._wake(1)
+            if woken:
+                self._wake(1)
+            self._sleepers = deque(each for each in self._sleepers if not each.done())
+            self._turn()
 
     def freed(self) -> int:
         """Return what consumers have freed since this was last asked."""
@@ -158,12 +166,66 @@ class Outlet:
 
     # -- the consumers' side
 
+    def times(self) -> tuple[float, float, float]:
+        """Return the seconds since the first draw, and how long consumers and data waited: see `FeedStats`."""
+        with self._lock:
+            return self._meter.times()
+
+    def hold(self) -> None:
+        """Note that a bridge waits for the trainer to take what it has drawn: the data is still ready."""
+        with self._lock:
+            self._held += 1
+            self._turn()
+
+    def let_go(self) -> None:
+        """Note that the trainer has taken what a bridge held."""
+        with self._lock:
+            self._held -= 1
+            self._turn()
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Do both around a wait."""
+        self.hold()
+        try:
+            yield
+        finally:
+            self.let_go()
+
+    def restart(self) -> None:
+        """Count the time from now on: the trainer begins after a bridge has looked at the first item."""
+        with self._lock:
+            self._meter.restart()
+
+    def end_seen(self) -> None:
+        """Note that the trainer behind a bridge has seen the end."""
+        with self._lock:
+            self._meter.end()
+
+    def _end_seen(self) -> None:
+        if not self.ends_elsewhere:
+            self._meter.end()
+
+    def _turn(self) -> None:
+        self._meter.turn(
+            READY if self._items or self._held else ASKED if self._asking or self._sleepers else NEITHER
+        )
+
+    def _ask(self, more: int) -> None:
+        """Note that a thread begins or ceases to wait."""
+        self._asking += more
+        self._turn()
+
     def _pop(self) -> tuple[bool, Any]:
         """Take an item under the lock: (True, item), or (False, None) where there is none yet."""
         if self.stopped is not None:
             raise ClosedError(f"the feed was stopped: {self.stopped}")
+        if not self._meter.running:
+            self._meter.begin()
         if self._items:
             return True, self._pop_item()
+        if self.ended:
+            self._end_seen()
         if self.failure is not None:
             raise Failed
         if self.ended:
@@ -175,6 +237,8 @@ class Outlet:
         self._freed += nbytes
         self.delivered += 1
         self.delivered_bytes += nbytes
+        if not self._items:
+            self._turn()
         return item
 
     def _must_settle(self) -> bool:
@@ -192,15 +256,17 @@ class Outlet:
         with self._lock:
             found, item = self._pop()
             if not found:
-                started = perf_counter()
-                while not found:
-                    try:
-                        self._arrival.wait()
-                    except BaseException:  # Ctrl-C
-                        self._arrival.notify()  # it may have been woken for an item: that is another's now
-                        raise
-                    found, item = self._pop()
-                self.consumer_waited += perf_counter() - started
+                self._ask(1)
+                try:
+                    while not found:
+                        try:
+                            self._arrival.wait()
+                        except BaseException:  # Ctrl-C
+                            self._arrival.notify()  # it may have been woken for an item: that is another's now
+                            raise
+                        found, item = self._pop()
+                finally:
+                    self._ask(-1)
             wake = self._must_settle()
         if wake:
             self._call_settle()
@@ -233,7 +299,6 @@ class Outlet:
 
         The item is taken in the step that returns it: a wait that is cancelled loses nothing.
         """
-        started = None
         while True:
             with self._lock:
                 try:
@@ -242,26 +307,26 @@ class Outlet:
                     raise StopAsyncIteration from None
             if found:
                 break
-            started = started or perf_counter()
             sleeper: asyncio.Future[None] = self._loop.create_future()
-            self._sleepers.append(sleeper)
+            with self._lock:
+                self._sleepers.append(sleeper)
+                self._turn()
             try:
                 await sleeper
             except asyncio.CancelledError:
                 with self._lock:
                     if sleeper in self._sleepers:
                         self._sleepers.remove(sleeper)
+                        self._turn()
                     elif not sleeper.cancelled():
                         self._wake(1)  # it was woken for an item: that is another's now
                 raise
             except BaseException:
                 # The coroutine is closed, maybe by the garbage collector, and this thread may have the lock.
-                if not sleeper.cancel():  # it was woken for an item
-                    with suppress(RuntimeError):  # the loop has closed
-                        self._loop.call_soon_threadsafe(self._pass_on)
+                woken = not sleeper.cancel()
+                with suppress(RuntimeError):  # the loop has closed
+                    self._loop.call_soon_threadsafe(self._gone, woken)
                 raise
-        if started is not None:
-            self.consumer_waited += perf_counter() - started
         if self._must_settle():
             self.settle()
         return item

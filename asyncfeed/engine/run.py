@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
-from time import perf_counter
 from typing import Any
 
 from asyncfeed.engine.budget import Budget
@@ -89,8 +88,7 @@ class Run:
         self._group: asyncio.TaskGroup | None = None
         self._stopping = False
         self._reported = False
-        self._started = perf_counter()
-        self._ended: float | None = None
+        self._ended = False
         self._found: tuple[tuple[str, int], ...] = ()
         self._watch: weakref.finalize[[], Any] | None = None
 
@@ -283,7 +281,7 @@ class Run:
         self.processes.clear()
         self.budget.freed = _nothing
         self.context = Context()
-        self._ended = perf_counter()
+        self._ended = True
         self._unwatch()
 
     def _report_stuck(self) -> None:
@@ -321,12 +319,13 @@ class Run:
     def stats(self) -> FeedStats:
         """Return what has happened so far."""
         outlet = self.outlet
+        seconds, consumer_waited, data_waited = outlet.times()
         return FeedStats(
             batches=outlet.delivered,
             nbytes=outlet.delivered_bytes,
-            seconds=(self._ended or perf_counter()) - self._started,
-            consumer_waited=outlet.consumer_waited,
-            producer_waited=outlet.producer_waited,
+            seconds=seconds,
+            consumer_waited=consumer_waited,
+            producer_waited=data_waited,
             skipped=self.left_out,
             memory_used=self.budget.used,
             memory_peak=self.budget.peak,

@@ -140,6 +140,9 @@ class Try:
         self._delay = delay
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sender", daemon=True)
+
+    def begin(self) -> None:
+        """Let the sender begin."""
         self._thread.start()
 
     def _watch(self) -> None:
@@ -180,6 +183,7 @@ def attempt(way: Callable[[Any], Any], pipeline: Any, delay: float) -> tuple[str
     came, ended, one = "the end", 0.0, Try(delay)
     try:
         try:
+            one.begin()
             way(pipeline)
         except BaseException as error:
             ended = time.perf_counter()

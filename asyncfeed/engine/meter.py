@@ -1,0 +1,77 @@
+"""Who waits for whom: the time of a run, as its consumers see it.
+
+From the first draw on, each moment belongs to one of three:
+
+| | data is ready | a consumer asks |
+|---|---|---|
+| READY: data waits for the trainer | yes | no |
+| ASKED: the trainer waits for data | no | yes |
+| NEITHER: both work | no | no |
+
+A consumer that finds data takes it at once, so both together do not last. The clock is read only when one changes
+into another: a consumer that always finds data costs nothing here.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, BaseEventLoop
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NEITHER, READY, ASKED = range(3)
+
+
+class Meter:
+    """Adds up the time in each state; the caller holds a lock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._state = NEITHER
+        self._since = 0.0
+        self._spent = [0.0, 0.0, 0.0]
+        self.running = False
+        self._over = False
+
+    def begin(self) -> None:
+        """Note the first draw."""
+        if not self._over:
+            self.running = True
+            self._since = self._clock()
+
+    def restart(self) -> None:
+        """Forget what was, as if this were the first draw."""
+        if self.running:
+            self._spent = [0.0, 0.0, 0.0]
+            self._since = self._clock()
+
+    def turn(self, state: int) -> None:
+        """Note a state; costs little if it is the one that lasts."""
+        if state == self._state:
+            return
+        if self.running:
+            now = self._clock()
+            self._spent[self._state] += now - self._since
+            self._since = now
+        self._state = state
+
+    def end(self) -> None:
+        """Note that the consumers have seen the end; the time stands still from here on."""
+        if self.running:
+            self._spent[self._state] += self._clock() - self._since
+            self.running = False
+        self._over = True
+
+    def times(self) -> tuple[float, float, float]:
+        """Return the seconds since the first draw, those in ASKED, and those in READY."""
+        spent = self._spent.copy()
+        if self.running:
+            spent[self._state] += self._clock() - self._since
+        return sum(spent), spent[ASKED], spent[READY]
+
+
+def clock_of(loop: AbstractEventLoop) -> Callable[[], float]:
+    """Return the clock of a loop, or a real one if that of the loop stands still within a turn."""
+    return loop.time if isinstance(loop, BaseEventLoop) else perf_counter
