@@ -47,7 +47,7 @@ class KeptWorkers:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._idle_seconds = idle_seconds
-        self._most = 2 * usable_cores() if most is None else most
+        self._most = most
         self._clock = clock
         self.generation = 0
         """Counts the calls of `end_all`: what was started before is not kept after it."""
@@ -92,6 +92,8 @@ class KeptWorkers:
                     return False
                 self._thread = thread
             self._resting.append(_Resting(key, worker, self._clock() + self._idle_seconds))
+            if self._most is None:  # asked here, on a thread: the answer may be in files
+                self._most = 2 * usable_cores()
             if len(self._resting) > self._most:
                 self._leaving.append(self._resting.pop(0).worker)
             self._changed.notify_all()

@@ -30,7 +30,7 @@ from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError, note
 from asyncfeed.machine import usable_cores
 from asyncfeed.stages.base import Work
-from asyncfeed.stages.sending import called, pack
+from asyncfeed.stages.sending import called, can_send_by_value, pack
 
 log = logging.getLogger("asyncfeed")
 
@@ -185,9 +185,11 @@ class Processes:
                 # What the main script defines has that name there; multiprocessing does the same.
                 sys.modules.setdefault(program.MAIN, sys.modules["__main__"])
                 packed = pack(self._fn)
-                self._by_value = packed.by_value
+                script = main_script()
+                # In a session without a file, the class of an item has no name that another process can find.
+                self._by_value = packed.by_value or (script is None and can_send_by_value())
                 self._setup = tuple(
-                    program.Setup(self._name, self._goes_on, sys.argv, main_script(), packed.by_value, packed.data)
+                    program.Setup(self._name, self._goes_on, sys.argv, script, self._by_value, packed.data)
                 )
                 self._key = called(self._fn), self._library_threads, surroundings()
 

@@ -10,6 +10,7 @@ import functools
 import io
 import pickle
 from collections.abc import Callable
+from importlib.util import find_spec
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -53,6 +54,11 @@ def pack(fn: Callable[..., Any]) -> Packed:
             f"map: {fn!r} cannot be sent to another process ({error}); define it at the top level of a module, "
             'or leave out on="process"'
         ) from error
+
+
+def can_send_by_value() -> bool:
+    """Return whether cloudpickle is installed."""
+    return find_spec("cloudpickle") is not None
 
 
 def called(fn: Callable[..., Any]) -> tuple[str, str]:

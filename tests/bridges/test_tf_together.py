@@ -218,3 +218,15 @@ def test_a_queue_is_given_back_once_whoever_ends_with_it() -> None:
     for _ in range(2):
         crossing._end(ended=True, finished=True)
     assert len(made._names) == free + 1
+
+
+@pytest.mark.parametrize(("kind", "slow"), [("int", False), ("ragged", True)])
+def test_items_that_cross_one_by_one_are_counted(kind: str, slow: bool) -> None:
+    """In the feed's stats, with the reason: they take several times as long."""
+    feeds: list[Any] = []
+    make = {**ALIKE, **OTHERS}[kind]
+    pipeline = af.items([make(number % 7) for number in range(3000)])
+    signature = tf.TensorSpec([None, 2], tf.float32) if slow else tf.TensorSpec([], tf.int64)
+    assert sum(1 for _ in pipeline.to_tf(output_signature=signature, on_open=feeds.append)) == 3000
+    reasons = [reason for feed in feeds for reason, _ in feed.stats().slow_paths]
+    assert reasons == (["to_tf, one by one: small items that are not alike"] if slow else [])

@@ -297,6 +297,19 @@ def test_functions_items_and_errors_of_a_session_go_by_value(tmp_path: Path, std
     assert (done.stdout.splitlines(), done.stderr) == (PRINTED, "")
 
 
+def test_items_of_a_session_go_by_value_to_a_function_of_a_module(tmp_path: Path) -> None:
+    """The class of an item comes back as the one that it was."""
+    text = """
+import asyncfeed as af
+from tests.engine.in_worker import same
+class Item: pass
+with af.items([Item()]).map(same, on="process").open() as feed:
+    print(type(next(feed)) is Item)
+"""
+    done = script(tmp_path, text, stdin=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 def test_a_function_that_is_defined_anew_in_a_session_is_the_one_that_is_called(tmp_path: Path) -> None:
     """By the workers of the one before: what they have imported stays."""
     text = """
