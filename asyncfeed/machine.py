@@ -34,7 +34,7 @@ def usable_memory(root: Path = ROOT) -> int | None:
     return min((limit for limit in limits if limit is not None and limit > 0), default=None)
 
 
-# Read once: a process is seldom moved to another group, and reading takes half a millisecond.
+# Read once: a process is seldom moved to another group.
 @cache
 def _allowed_cores(root: Path) -> int | None:
     """Return how many cores the groups of this process allow."""
@@ -117,3 +117,8 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:  # another system, or a file that only some groups have
         return []
+
+
+# Read when the package is imported, which is cached: later it may be asked for on an event loop.
+usable_cores()
+usable_memory()
