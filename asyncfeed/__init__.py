@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from asyncfeed.bridges.pydataset import pydataset
     from asyncfeed.bridges.tf_queue_dataset import queue_dataset
     from asyncfeed.coordinator import Coordinator
+    from asyncfeed.epochs import Epoch, Epochs
     from asyncfeed.feed import Feed
     from asyncfeed.formats.lines import lines
     from asyncfeed.formats.npy import npy
@@ -47,6 +48,8 @@ __all__ = [
     "Coordinator",
     "Corrupt",
     "Decoder",
+    "Epoch",
+    "Epochs",
     "Failure",
     "Feed",
     "FeedStats",
@@ -74,6 +77,8 @@ __all__ = [
 # What a description can do without is imported when it is first used: asyncio and the engine, the decoders.
 _LATER = {
     "Coordinator": "asyncfeed.coordinator",
+    "Epoch": "asyncfeed.epochs",
+    "Epochs": "asyncfeed.epochs",
     "Feed": "asyncfeed.feed",
     "FeedStats": "asyncfeed.stats",
     "json": "asyncfeed.formats.text",

@@ -55,10 +55,14 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         memory_limit: int,
         grace: float,
         epoch: int = 0,
+        by_epoch: bool = False,
         coord: Any = None,
     ) -> None:
         self.pipeline = pipeline
         self._epoch = epoch
+        self._by_epoch = by_epoch
+        self._first = 0
+        """The epoch to begin with, if those before were left before the run had begun."""
         self._context = copy_context()
         self._memory_limit = memory_limit
         self._grace = grace
@@ -142,8 +146,11 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             memory_limit=self._memory_limit,
             grace=self._grace,
             epoch=self._epoch,
+            by_epoch=self._by_epoch,
             context=self._context,
         )
+        if self._first:
+            run.go_to_epoch(self._first)
         # Neither the tasks nor the threads hold the feed, so this is called when the user lets go of it.
         run.watch(self, partial(_let_go, run, self._tie))
         if self._tie is not None:
@@ -156,15 +163,15 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         """Return the feed itself: iterating goes on where it stands."""
         return self
 
-    def __next__(self) -> T_co:
-        """Return the next batch; waits for it, and Ctrl-C interrupts the wait."""
+    def __next__(self, epoch: int | None = None) -> T_co:
+        """Return the next batch, or that of an epoch; waits for it, and Ctrl-C interrupts the wait."""
         run = self._run
         if run is None or self._driver is None:
             run = self._begin()
         if run.forked:
             _forked()
         try:
-            batch: T_co = run.outlet.take()
+            batch: T_co = run.outlet.take(epoch)
         except Failed:
             pass
         except ClosedError as closed:
@@ -199,15 +206,18 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         """Return the feed itself: iterating goes on where it stands."""
         return self
 
-    async def __anext__(self) -> T_co:
-        """Return the next batch, waiting for it on the loop; cancelling the wait loses nothing."""
+    async def __anext__(self, epoch: int | None = None) -> T_co:
+        """Return the next batch, or that of an epoch, waiting for it on the loop.
+
+        Cancelling the wait loses nothing.
+        """
         run = self._run
         if run is None or self._task is None or run.loop is not asyncio.get_running_loop():
             run = await self._begin_async()
         if run.forked:
             _forked()
         try:
-            batch: T_co = await run.outlet.take_async()
+            batch: T_co = await run.outlet.take_async(epoch)
         except Failed:
             pass
         except ClosedError as closed:
@@ -218,6 +228,13 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         finally:
             del self  # an exception keeps this frame: it would keep the feed, and with it the run
         _raise(run.outlet)
+
+    def _go_to_epoch(self, epoch: int) -> None:
+        """Let `__next__` and `__anext__` give out nothing more of earlier epochs."""
+        if self._run is None:
+            self._first = epoch
+        elif not self._run.forked:
+            self._run.go_to_epoch(epoch)
 
     # -- stopping
 

@@ -36,6 +36,7 @@ from asyncfeed.stages.unbatch import Unbatch
 if TYPE_CHECKING:
     import numpy as np
 
+    from asyncfeed.epochs import Epochs
     from asyncfeed.feed import Feed
 
 T = TypeVar("T")
@@ -49,9 +50,10 @@ GRACE = 5.0
 class Pipeline(Outputs, Description, Generic[T_co]):
     """A description of an input pipeline; nothing is read before it is opened or iterated.
 
-    Immutable: each method returns a new pipeline, so a prefix can be shared. Two pipelines are equal where
-    they are written the same. Iterating one runs it once, `for` on a background thread, `async for` on the
-    caller's loop; `open` gives the run to hold.
+    Immutable: each method returns a new pipeline, so a prefix can be shared. Two pipelines are equal if they are
+    written the same. Iterating one runs it once, `for` on a background thread, `async for` on the caller's loop;
+    `open` gives the run to hold. Iterating it again repeats epoch 0, with the same order and random numbers. To
+    train for several epochs use `epochs(n)`.
 
     >>> import asyncfeed as af
     >>> numbers = af.items(range(5))
@@ -411,8 +413,10 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         and prefetched batches together (default: a quarter of the machine's or the container's memory, at most
         1 GiB). An item larger than that passes alone. `grace` is how many seconds functions and what closes are
         waited for when the run ends.
-        `epoch` counts on from earlier runs: run after run with 0, 1, 2, ... shuffles and draws random numbers as
-        a `repeat` over all of it would (one that never ends counts as one epoch).
+
+        `epoch` is for runs one after the other: pass 0, 1, 2, ... so that each gets a new shuffle and new random
+        numbers, exactly as `repeat` would give. Without it every run is epoch 0 again. A pipeline that never ends
+        starts at that pass of its endless `repeat`. `epochs(n)` counts by itself.
 
         `coord` is a `Coordinator`, ours or TensorFlow's, to stop together with: when it is asked to stop, drawing
         raises `ClosedError`; a failing item stops it with its exception, and `stop()` without one. The end of the
@@ -425,22 +429,57 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         """
         from asyncfeed.feed import Feed  # noqa: PLC0415 - the description does not need the engine
 
-        limit = default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, "open")
-        if grace < 0:
-            raise PipelineError(f"open: grace must not be negative, not {grace}")
-        if epoch < 0:
-            raise PipelineError(f"open: epoch must not be negative, not {epoch}")
-        if coord is not None and not (hasattr(coord, "request_stop") and hasattr(coord, "should_stop")):
-            raise PipelineError(f"open: coord must be a Coordinator, asyncfeed's or TensorFlow's, not {coord!r}")
+        limit = _checked_limit("open", memory_limit, grace, epoch, coord)
         self.source.claim()
         return Feed(self, memory_limit=limit, grace=grace, epoch=epoch, coord=coord)
 
+    def epochs(
+        self,
+        count: int | None = None,
+        *,
+        start: int = 0,
+        memory_limit: Size | None = None,
+        grace: float = GRACE,
+        coord: Any = None,
+    ) -> Epochs[T_co]:
+        """Return `count` epochs of one run, to iterate one after the other; without a count there is no end.
+
+        `for epoch in train.epochs(3): for batch in epoch: ...`, or both with `async for`. Each `epoch` has its
+        `number`, an order and random numbers of its own, and may be left early: the next then begins without its
+        rest. Reading ahead goes on across the end of an epoch. `start` is the number of the first, to go on from
+        an earlier program. The other options are those of `open`; `epochs(...).feed` is the running pipeline.
+
+        Raises:
+            PipelineError: the source is an iterator, which can be read only once, and `count` is not 1.
+
+        >>> import asyncfeed as af
+        >>> train = af.items(range(6)).shuffle(seed=7).batch(3)
+        >>> for epoch in train.epochs(2):
+        ...     print(epoch.number, [batch.tolist() for batch in epoch])
+        0 [[3, 1, 4], [0, 5, 2]]
+        1 [[4, 3, 1], [5, 2, 0]]
+        """
+        from asyncfeed.epochs import Epochs  # noqa: PLC0415 - the description does not need the engine
+        from asyncfeed.feed import Feed  # noqa: PLC0415
+
+        limit = _checked_limit("epochs", memory_limit, grace, start, coord)
+        passes = self._then(Repeat(count))
+        self.source.claim()
+        feed = Feed(passes, memory_limit=limit, grace=grace, epoch=start, by_epoch=True, coord=coord)
+        return Epochs(feed, count, start, self.size())
+
     def __iter__(self) -> Iterator[T_co]:
-        """Run once, on a background thread; letting go of the iterator stops it."""
+        """Run once, on a background thread; letting go of the iterator stops it.
+
+        Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
+        """
         return self.open()
 
     def __aiter__(self) -> AsyncIterator[T_co]:
-        """Run once, on the running event loop; letting go of the iterator stops it."""
+        """Run once, on the running event loop; letting go of the iterator stops it.
+
+        Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
+        """
         return self.open()
 
     def explain(self, *, memory_limit: Size | None = None) -> str:
@@ -462,7 +501,7 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         return made_by
 
     def _then(self, node: Node) -> Pipeline[Any]:
-        if isinstance(node, Repeat):
+        if isinstance(node, Repeat) and node.count != 1:
             self.source.check_repeatable()
         if isinstance(node, Shuffle) and node.buffer is None:
             indexed, rest = fold(self.source, (*self.stages, node))
@@ -471,6 +510,18 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         if node.is_random:
             node = node.with_stream(random_stages(self.source, self.stages))
         return Pipeline(self.source, (*self.stages, node))
+
+
+def _checked_limit(method: str, memory_limit: Size | None, grace: float, epoch: int, coord: object) -> int:
+    """Return the memory limit in bytes; raise if these options cannot be."""
+    if grace < 0:
+        raise PipelineError(f"{method}: grace must not be negative, not {grace}")
+    if epoch < 0:
+        name = "start" if method == "epochs" else "epoch"
+        raise PipelineError(f"{method}: {name} must not be negative, not {epoch}")
+    if coord is not None and not (hasattr(coord, "request_stop") and hasattr(coord, "should_stop")):
+        raise PipelineError(f"{method}: coord must be a Coordinator, asyncfeed's or TensorFlow's, not {coord!r}")
+    return default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, method)
 
 
 def default_memory_limit() -> int:

@@ -20,7 +20,7 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 LAYERS = (
     {"__init__", "cli", "testing"},
     {"bridges", "combine", "sources", "tables"},
-    {"pipeline", "description", "outputs", "feed"},
+    {"pipeline", "description", "epochs", "outputs", "feed"},
     {"engine"},
     {"stages", "storage", "formats", "state"},
     {"errors", "machine", "randomness", "sizes", "stats", "tasks", "trees"},
@@ -29,7 +29,7 @@ RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.
 BESIDE = {"queues", "coordinator", "threadsafety"}
 # (importer, imported) allowed inside a function only: the descriptions know nothing of what runs them.
-LAZY_ONLY = {("pipeline", "feed")}
+LAZY_ONLY = {("pipeline", "feed"), ("pipeline", "epochs")}
 # Allowed against the order, inside a function: `to_tf` is a method for its user's sake.
 LAZY_UP = {("outputs", "bridges")}
 # Allowed inside a function: a feed that is opened with a coordinator is tied to it, and so is a queue runner.

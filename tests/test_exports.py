@@ -10,13 +10,13 @@ import sys
 import asyncfeed as af
 
 PUBLIC = """
-AsyncfeedError ClosedError Coordinator Corrupt Decoder Failure Feed FeedStats File Pipeline PipelineError StoreError
+AsyncfeedError ClosedError Coordinator Corrupt Decoder Epoch Epochs Failure Feed FeedStats File Pipeline PipelineError StoreError
 arrays concat files items json lines npy npz pydataset queue_dataset raw table text
 threadsafe threadsafe_generator
 """.split()
 
 METHODS = """
-arrays batch bucket concat enqueue enumerate explain filter flat_map indexed load map open pad prefetch repeat shuffle size skip
+arrays batch bucket concat enqueue enumerate epochs explain filter flat_map indexed load map open pad prefetch repeat shuffle size skip
 source stages take to_keras to_queue_runner to_tf unbatch
 """.split()
 

@@ -25,22 +25,18 @@ of a message sees both counters: epoch 2000000005 is pass 5 of the endless repea
 class Epochs:
     """The counters of the `repeat`s after a stage, the nearest first, and of the runs."""
 
-    def __init__(self, repeats: Sequence[int | None], run: int = 0, *, endless: bool = False) -> None:
+    def __init__(self, repeats: Sequence[int | None], run: int = 0, level: int | None = None) -> None:
         """Begin the first epoch.
 
-        `repeats` are the counts; None means for ever. `run` says how many runs went before. If the whole pipeline
-        is `endless`, a later run has no place after the earlier ones: it starts at that pass of the endless one.
+        `repeats` are the counts; None means for ever. `run` says how many runs went before. Each of them counts as
+        a pass of the repeat at `level`, by default of one more around all of them.
         """
         self._repeats = repeats
         self._passes = [0] * len(repeats)
         self._weights = [1]
         for count in repeats:
             self._weights.append(self._weights[-1] * (ENDLESS if count is None else count))
-        self._base = 0
-        if endless and None in repeats:
-            self._base = run * self._weights[max(level for level, each in enumerate(repeats) if each is None)]
-        else:
-            self._base = run * self._weights[-1]
+        self._base = run * self._weights[len(repeats) if level is None else level]
         self.number = self._base
 
     def end(self, skipping: int = 0) -> int:

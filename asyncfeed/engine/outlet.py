@@ -18,8 +18,10 @@ from asyncfeed.engine.failed import Failed
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter, clock_of
 from asyncfeed.engine.step import Gate
 from asyncfeed.errors import ClosedError, Failure
-from asyncfeed.stages.base import Span
+from asyncfeed.stages.base import END, Span
 
+EPOCH_END: Any = type("EpochEnd", (), {"__slots__": (), "__repr__": lambda _: "EPOCH_END"})()
+"""Stands in the place of an ordinal where an epoch ends; there is no item with it."""
 ENOUGH = 1 << 20
 """How many bytes of small batches are worth keeping ready, so that consumer and loop take turns less often."""
 
@@ -29,6 +31,12 @@ class Outlet:
 
     Unless the bound is `fixed`, it holds fewer where they are large: two, and more only up to 1 MB together.
     What has been put is always delivered, then comes the failure or the end. `stop` ends it at once.
+
+    A consumer may ask for the items of one epoch (`asyncfeed/epochs.py`). The ends of epochs are then queued, too:
+
+    * An item is only given to a consumer of its own epoch.
+    * The end of an epoch stays in front until `go_to` a later one: all who draw from that epoch find it.
+    * Nothing of an epoch before the one that was gone to is queued.
     """
 
     def __init__(self, room: int, loop: asyncio.AbstractEventLoop, budget: Budget, *, fixed: bool = True) -> None:
@@ -43,6 +51,14 @@ class Outlet:
         """The ordinal of the item delivered last."""
         self.ends_elsewhere = False
         """Whether a bridge draws: the trainer sees the end later than the bridge does."""
+        self.epoch_level = END
+        """The level whose marks end an epoch for the consumer; `END` if nobody asks for epochs."""
+        self._epoch = 0
+        """The epoch of the item in front, counted from the first of the run."""
+        self._coming = 0
+        """The epoch of the item that is put next."""
+        self._wanted = 0
+        """The first epoch that is still wanted."""
         self._most = room
         self._fixed = fixed
         self._loop = loop
@@ -75,6 +91,8 @@ class Outlet:
         place = 0
         while place < len(items):
             with self._lock:
+                if self._coming < self._wanted:
+                    break
                 self._low = room // 2
                 fits = max(0, room - len(self._items))
                 chunk = items[place : place + fits]
@@ -87,12 +105,29 @@ class Outlet:
                     self._meter.turn(READY)
                     self._wake(len(chunk))
                 del chunk
-            if self._full:
-                await self._gate.wait()
-            self.settle()
-        self._budget.charge(share * len(items) - span.nbytes)
+            await self._wait_for_room()
+        self._budget.charge(share * place - span.nbytes)
         if span.last:
             self.finish(span.failure)
+        elif span.mark >= self.epoch_level:
+            await self._put_end(room)
+
+    async def _wait_for_room(self) -> None:
+        if self._full:
+            await self._gate.wait()
+        self.settle()
+
+    async def _put_end(self, room: int) -> None:
+        """Queue the end of an epoch; it takes a place, or epochs without items would be queued without end."""
+        with self._lock:
+            if self._coming < self._wanted:
+                self._epoch += 1
+            else:
+                self._items.append((None, EPOCH_END, 0))
+                self._full = len(self._items) >= room
+            self._coming += 1
+            self._wake(None)
+        await self._wait_for_room()
 
     def finish(self, failure: Failure | None = None, stopped: str | None = None) -> None:
         """End the queue, once: after what is in it, or at once where it was stopped."""
@@ -207,21 +242,22 @@ class Outlet:
             self._meter.end()
 
     def _turn(self) -> None:
-        self._meter.turn(
-            READY if self._items or self._held else ASKED if self._asking or self._sleepers else NEITHER
-        )
+        ready = self._held or (self._items and (len(self._items) > 1 or self._items[0][1] is not EPOCH_END))
+        self._meter.turn(READY if ready else ASKED if self._asking or self._sleepers else NEITHER)
 
     def _ask(self, more: int) -> None:
         """Note that a thread begins or ceases to wait."""
         self._asking += more
         self._turn()
 
-    def _pop(self) -> tuple[bool, Any]:
+    def _pop(self, epoch: int | None) -> tuple[bool, Any]:
         """Take an item under the lock: (True, item), or (False, None) where there is none yet."""
         if self.stopped is not None:
             raise ClosedError(f"the feed was stopped: {self.stopped}")
         if not self._meter.running:
             self._meter.begin()
+        if epoch is not None and (epoch < self._wanted or (self._items and self._items[0][1] is EPOCH_END)):
+            raise StopIteration
         if self._items:
             return True, self._pop_item()
         if self.ended:
@@ -237,9 +273,26 @@ class Outlet:
         self._freed += nbytes
         self.delivered += 1
         self.delivered_bytes += nbytes
-        if not self._items:
+        if not self._items or self._items[0][1] is EPOCH_END:
             self._turn()
         return item
+
+    def go_to(self, epoch: int) -> bool:
+        """Give out nothing more of earlier epochs; return whether more of them is on the way.
+
+        For any thread. Consumers of an earlier epoch who wait come to its end.
+        """
+        with self._lock:
+            self._wanted = epoch
+            while self._items and self._epoch < epoch:
+                _, ordinal, nbytes = self._items.popleft()
+                self._freed += nbytes
+                self._epoch += ordinal is EPOCH_END
+            self._turn()
+            self._wake(None)
+            more = self._epoch < epoch
+        self._call_settle()
+        return more
 
     def _must_settle(self) -> bool:
         """Return whether the loop waits for what a consumer has just freed; asked under the lock."""
@@ -248,13 +301,13 @@ class Outlet:
         self._waking = (self._full and len(self._items) <= self._low) or self._budget.waiting
         return self._waking
 
-    def take(self) -> Any:
-        """Take the next item, on any thread but the loop's; raise `StopIteration` at the end.
+    def take(self, epoch: int | None = None) -> Any:
+        """Take the next item, on any thread but the loop's; raise `StopIteration` at the end, also of an `epoch`.
 
         The wait has no time-out: on the main thread Ctrl-C interrupts it.
         """
         with self._lock:
-            found, item = self._pop()
+            found, item = self._pop(epoch)
             if not found:
                 self._ask(1)
                 try:
@@ -264,7 +317,7 @@ class Outlet:
                         except BaseException:  # Ctrl-C
                             self._arrival.notify()  # it may have been woken for an item: that is another's now
                             raise
-                        found, item = self._pop()
+                        found, item = self._pop(epoch)
                 finally:
                     self._ask(-1)
             wake = self._must_settle()
@@ -294,15 +347,15 @@ class Outlet:
         with suppress(RuntimeError):  # the loop has closed: nobody waits for room any more
             self._loop.call_soon_threadsafe(self.settle)
 
-    async def take_async(self) -> Any:
-        """Take the next item on the loop of the run; raise `StopAsyncIteration` at the end.
+    async def take_async(self, epoch: int | None = None) -> Any:
+        """Take the next item on the loop of the run; raise `StopAsyncIteration` at the end, or that of an `epoch`.
 
         The item is taken in the step that returns it: a wait that is cancelled loses nothing.
         """
         while True:
             with self._lock:
                 try:
-                    found, item = self._pop()
+                    found, item = self._pop(epoch)
                 except StopIteration:
                     raise StopAsyncIteration from None
             if found:

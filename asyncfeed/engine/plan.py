@@ -79,7 +79,8 @@ def _may_precede(node: Node, other: Node) -> bool:
 
 def prefetched(description: Description) -> tuple[int, bool]:
     """Return how many batches may wait for the consumer, and whether the description says so."""
-    last = description.stages[-1] if description.stages else None
+    arranged = arrange(description.stages)
+    last = arranged[-1] if arranged else None
     if isinstance(last, Prefetch):
         return last.count, True
     unit = 1
@@ -88,12 +89,15 @@ def prefetched(description: Description) -> tuple[int, bool]:
     return max(PREFETCH, SAMPLES // unit), False
 
 
-def compile_steps(description: Description, means: Means, sink: Sink, run: int = 0) -> list[Step]:
+def compile_steps(
+    description: Description, means: Means, sink: Sink, run: int = 0, *, by_epoch: bool = False
+) -> list[Step]:
     """Return the steps that run a description, the first that draws first; the last sends to `sink`.
 
-    `run` says how many runs went before: the epochs are counted on from theirs.
+    `run` says how many runs went before: the epochs are counted on from theirs. With `by_epoch` they were passes
+    of the last `repeat`, and the run goes on with the next pass.
     """
-    compiler = _Compiler(means, run, endless=is_endless(description.source, description.stages))
+    compiler = _Compiler(means, run, is_endless(description.source, description.stages), by_epoch=by_epoch)
     last, _ = compiler.branch(description, (), trailing=True)
     compiler.close(last, sink)
     for depth, step in enumerate(compiler.steps):
@@ -102,10 +106,11 @@ def compile_steps(description: Description, means: Means, sink: Sink, run: int =
 
 
 class _Compiler:
-    def __init__(self, means: Means, run: int, *, endless: bool) -> None:
+    def __init__(self, means: Means, run: int, endless: bool, *, by_epoch: bool) -> None:
         self._means = means
         self._run = run
         self._endless = endless
+        self._by_epoch = by_epoch
         self.steps: list[Step] = []
         self._links: list[Link | Watch] = []
 
@@ -162,7 +167,12 @@ class _Compiler:
         return step, len(own)
 
     def _epochs(self, repeats: Sequence[int | None]) -> Epochs:
-        return Epochs(repeats, self._run, endless=self._endless)
+        if self._by_epoch:
+            return Epochs(repeats, self._run, len(repeats) - 1)
+        if self._endless and None in repeats:
+            # A later run has no place after one that never ends: it starts at that pass of the endless repeat.
+            return Epochs(repeats, self._run, max(level for level, count in enumerate(repeats) if count is None))
+        return Epochs(repeats, self._run)
 
     def _worker(self, work: Work, name: str, levels: int, origin: Origin, unit: int) -> Callable[[Channel], Step]:
         if work.slow_paths is not None:

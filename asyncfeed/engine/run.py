@@ -56,6 +56,7 @@ class Run:
         memory_limit: int,
         grace: float,
         epoch: int = 0,
+        by_epoch: bool = False,
         context: Context | None = None,
     ) -> None:
         self.loop = loop
@@ -74,7 +75,9 @@ class Run:
         room, fixed = prefetched(description)
         self.outlet = Outlet(room, loop, self.budget, fixed=fixed)
         self.budget.freed = self.outlet.freed
-        self.steps: list[Step] = compile_steps(description, self, self.outlet, epoch)
+        self.steps: list[Step] = compile_steps(description, self, self.outlet, epoch, by_epoch=by_epoch)
+        if by_epoch:  # the last `repeat` has the highest level
+            self.outlet.epoch_level = self.steps[-1].levels - 1
         self.failures: list[Failure] = []
         self.left_out = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -296,6 +299,16 @@ class Run:
             self._reported = True
             text = "\n".join(found)
             log.warning("%s was stopped %g s ago and waits no longer for:\n%s", self.name, self.grace, text)
+
+    def go_to_epoch(self, epoch: int) -> None:
+        """Leave what is left of the epochs before this one, counted from the first of the run; from any thread."""
+        if self.outlet.go_to(epoch) and not self.outlet.ended:
+            with suppress(RuntimeError):  # the loop has closed, so the run has ended
+                self.loop.call_soon_threadsafe(self._skip_epoch, epoch - 1)
+
+    def _skip_epoch(self, epoch: int) -> None:
+        if self.steps:
+            self.steps[-1].skip(self.outlet.epoch_level, epoch)
 
     def request_stop(self, reason: str) -> None:
         """Stop; from any thread or signal handler, and from the garbage collector, any number of times."""

@@ -62,7 +62,7 @@ class Step:
         self.out: Out
         self.sending = False
         self._skips: dict[int, int] = {}
-        """What is not wanted, as `skip` was told: for each level, the epoch. One level never replaces another."""
+        """What is not wanted, as `skip` was told: for each level, the last such epoch and all before it."""
 
     def start(self) -> None:
         """Start the tasks of this step."""
@@ -111,7 +111,7 @@ class Step:
 
     def skipped_level(self, marks: Marks) -> int | None:
         """Return the highest level whose epoch at these marks is not wanted; None if all are wanted."""
-        unwanted = (level for level, ended in self._skips.items() if marks.ended(level) == ended)
+        unwanted = (level for level, ended in self._skips.items() if marks.ended(level) <= ended)
         return max(unwanted, default=None)
 
     def abandon(self) -> None:

@@ -62,5 +62,5 @@ def test_a_run_has_the_numbers_of_one_more_repeat_around_it() -> None:
 
 
 def test_a_later_run_of_what_never_ends_starts_at_that_pass() -> None:
-    assert Epochs([None], run=4, endless=True).number == 4
-    assert Epochs([3, None], run=4, endless=True).number == 12
+    assert Epochs([None], 4, level=0).number == 4
+    assert Epochs([3, None], 4, level=1).number == 12

@@ -1,0 +1,309 @@
+"""`Pipeline.epochs`: one run whose epochs the consumer can tell apart."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import asyncfeed as af
+from asyncfeed.testing import run_virtual
+from tests.engine.model import Case, cut_short, pipelines
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    import numpy as np
+
+
+def noise(item: Any, rng: np.random.Generator) -> tuple[Any, int]:  # noqa: ANN401
+    return item, int(rng.integers(1000))
+
+
+async def waits(item: Any) -> Any:  # noqa: ANN401
+    number = item[0] if isinstance(item, tuple) else item
+    await asyncio.sleep((number * 7919) % 13 / 1000)
+    return item
+
+
+TRAIN = af.items(range(10)).shuffle(seed=3).map(noise, rng=True).map(waits).batch(3).prefetch(2)
+
+
+def shown(batch: Any) -> str:  # noqa: ANN401
+    return str(batch)
+
+
+def by_the_book(pipeline: af.Pipeline[Any], count: int, start: int = 0) -> list[list[str]]:
+    """Return the epochs as runs of their own."""
+    return [[shown(batch) for batch in pipeline.open(epoch=start + epoch)] for epoch in range(count)]
+
+
+async def gathered(epochs: af.Epochs[Any], most: int | None = None) -> list[list[str]]:
+    out = []
+    async with epochs:
+        async for epoch in epochs:
+            out.append([])
+            if most == 0:
+                continue
+            async for batch in epoch:
+                out[-1].append(shown(batch))
+                if len(out[-1]) == most:
+                    break
+    return out
+
+
+# -- what they are
+
+
+def test_each_epoch_is_the_run_of_its_number() -> None:
+    """Orders and random numbers differ from epoch to epoch, and are those of `open(epoch=k)`."""
+    found = [(epoch.number, [shown(batch) for batch in epoch]) for epoch in TRAIN.epochs(3)]
+    assert [number for number, _ in found] == [0, 1, 2]
+    assert [batches for _, batches in found] == by_the_book(TRAIN, 3)
+    assert found[0][1] != found[1][1]
+
+
+def test_async_epochs_are_the_same(seed: int) -> None:
+    assert run_virtual(gathered(TRAIN.epochs(3)), seed=seed) == by_the_book(TRAIN, 3)
+
+
+def test_they_start_where_an_earlier_program_ended() -> None:
+    epochs = TRAIN.epochs(2, start=3)
+    assert [(epoch.number, list(map(shown, epoch))) for epoch in epochs] == list(
+        zip([3, 4], by_the_book(TRAIN, 2, start=3), strict=True)
+    )
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(
+    case=pipelines(depth=4) | cut_short(),
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 4),
+    most=st.none() | st.integers(0, 5),
+    start=st.integers(0, 2),
+    limit=st.sampled_from([None, 1, 5000]),
+)
+def test_any_pipeline_has_its_epochs(
+    case: Case, seed: int, count: int, most: int | None, start: int, limit: int | None
+) -> None:
+    """Left early or gone through, on any schedule, with little memory."""
+    epochs = case.pipeline.epochs(count, start=start, memory_limit=limit)
+    found = run_virtual(gathered(epochs, most), seed=seed)
+    assert found == [list(map(str, case.epoch(start + number)))[:most] for number in range(count)]
+
+
+def test_an_epoch_without_items_is_an_epoch(seed: int) -> None:
+    nothing = af.items(range(5)).filter(lambda _: False)
+    assert run_virtual(gathered(nothing.epochs(4)), seed=seed) == [[], [], [], []]
+
+
+def test_a_stage_without_end_has_epochs_that_are_left(seed: int) -> None:
+    """Each begins anew: steps per epoch are the caller's."""
+    endless = af.items(range(4)).shuffle(seed=1).map(waits).repeat()
+    found = run_virtual(gathered(endless.epochs(3), most=6), seed=seed)
+    assert [len(set(each[:4])) for each in found] == [4, 4, 4]
+    assert found == [list(map(str, itertools.islice(iter(endless.take(6).open(epoch=e)), 6))) for e in range(3)]
+
+
+def test_they_may_be_endless(seed: int) -> None:
+    async def main() -> list[int]:
+        numbers = []
+        async with TRAIN.epochs() as epochs:
+            async for epoch in epochs:
+                numbers.append(epoch.number)
+                async for _ in epoch:
+                    break
+                if epoch.number == 7:
+                    break
+        return numbers
+
+    assert run_virtual(main(), seed=seed) == list(range(8))
+
+
+# -- one run
+
+
+def test_the_next_epoch_is_read_before_this_one_is_over(seed: int) -> None:
+    """At its first batch nothing has to be waited for."""
+    calls: list[int] = []
+
+    async def load(item: int) -> int:
+        await asyncio.sleep(1)
+        calls.append(item)
+        return item
+
+    async def main() -> tuple[int, float]:
+        loop = asyncio.get_running_loop()
+        async with af.items(range(4)).map(load, concurrency=4).epochs(2) as epochs:
+            first = await anext(epochs)
+            for _ in range(4):
+                await anext(first)
+            await asyncio.sleep(10)
+            ahead = len(calls)
+            second = await anext(epochs)
+            before = loop.time()
+            await anext(second)
+            return ahead, loop.time() - before
+
+    assert run_virtual(main(), seed=seed) == (8, 0.0)
+
+
+def test_what_is_left_of_an_epoch_is_not_read() -> None:
+    """The source hears of it, and goes on with the next epoch."""
+    drawn: list[int] = []
+
+    def source() -> Iterator[int]:
+        for number in range(100_000):
+            drawn.append(number)
+            yield number
+
+    for epoch in af.items(source).epochs(3):
+        next(epoch)
+    assert len(drawn) < 30_000
+
+
+def test_stages_that_hold_items_begin_each_epoch_empty(seed: int) -> None:
+    """Left early, a buffer or half a batch of one epoch must not reach the next."""
+    pipeline = af.items(lambda: iter(range(10))).shuffle(buffer=4).batch(4)
+    found = run_virtual(gathered(pipeline.epochs(3), most=1), seed=seed)
+    assert found == [batches[:1] for batches in by_the_book(pipeline, 3)]
+
+
+# -- leaving
+
+
+def test_an_epoch_that_was_left_delivers_nothing_more() -> None:
+    with TRAIN.epochs(2) as epochs:
+        first = next(epochs)
+        next(first)
+        second = next(epochs)
+        assert list(first) == []
+        assert [shown(batch) for batch in second] == by_the_book(TRAIN, 2)[1]
+        assert list(second) == []
+
+
+def test_epochs_may_be_left_before_the_run_has_begun() -> None:
+    epochs = TRAIN.epochs(3)
+    for _ in range(2):
+        next(epochs)
+    assert [shown(batch) for batch in next(epochs)] == by_the_book(TRAIN, 3)[2]
+
+
+def test_letting_go_of_them_stops_the_run() -> None:
+    """`nothing_left` looks for threads after each test."""
+    for epoch in TRAIN.epochs(3):
+        next(epoch)
+        break
+    del epoch
+
+
+def test_the_run_stops_after_the_last_epoch_however_that_was_left() -> None:
+    epochs = TRAIN.epochs(2)
+    for epoch in epochs:
+        next(epoch)
+    epochs.feed.close()
+    assert epochs.feed.failure is None
+    assert list(epochs) == []
+
+
+def test_every_batch_of_an_epoch_goes_to_one_of_many_threads() -> None:
+    """None draws a batch of the next epoch, however late it comes to the end of this one."""
+    with af.items(range(2000)).map(lambda x: x).epochs(4) as epochs:
+        for epoch in epochs:
+            got: list[list[int]] = [[] for _ in range(4)]
+            threads = [threading.Thread(target=lambda mine=mine, e=epoch: mine.extend(e)) for mine in got]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(itertools.chain(*got)) == list(range(2000))
+
+
+def test_tasks_that_wait_for_a_batch_of_an_epoch_that_is_left_come_to_its_end(seed: int) -> None:
+    async def main() -> list[int]:
+        async def slow() -> AsyncIterator[int]:
+            for number in itertools.count():
+                await asyncio.sleep(1)
+                yield number
+
+        async with af.items(slow).epochs(2) as epochs:
+            first = await anext(epochs)
+            await anext(first)
+
+            async def rest() -> list[int]:
+                return [item async for item in first]
+
+            waiting = asyncio.ensure_future(rest())
+            await asyncio.sleep(0.1)
+            await anext(epochs)
+            return await waiting
+
+    assert run_virtual(main(), seed=seed) == []
+
+
+# -- errors
+
+
+def test_a_failing_item_ends_them_and_names_its_epoch() -> None:
+    def fails_later(item: int, rng: np.random.Generator) -> int:
+        if item == 3 and rng.random() < 0.5:
+            raise ValueError(item)
+        return item
+
+    epochs = af.items(range(5)).map(fails_later, rng=True, seed=1).epochs(50)
+    with pytest.raises(ValueError, match="3") as caught:
+        for epoch in epochs:
+            list(epoch)
+    assert f"epoch {epoch.number}" in caught.value.__notes__[0]
+    assert epochs.feed.failure is not None
+    assert epochs.feed.failure.epoch == epoch.number
+
+
+def test_an_iterator_has_one_epoch() -> None:
+    assert [list(epoch) for epoch in af.items(iter(range(3))).epochs(1)] == [[0, 1, 2]]
+    with pytest.raises(af.PipelineError, match="can be read only once"):
+        af.items(iter(range(3))).epochs(2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"count": 0}, "count must be at least 1, not 0"),
+        ({"start": -1}, "start must not be negative, not -1"),
+        ({"grace": -1}, "grace must not be negative"),
+        ({"coord": 3}, "coord must be a Coordinator"),
+        ({"memory_limit": 0}, "memory_limit"),
+    ],
+)
+def test_wrong_options_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(af.PipelineError, match=message):
+        TRAIN.epochs(**wrong)
+
+
+# -- looking
+
+
+def test_they_tell_their_length() -> None:
+    with TRAIN.epochs(3) as epochs:
+        assert len(epochs) == 3
+        assert bool(epochs)
+        assert len(next(epochs)) == len(TRAIN) == 4
+        assert "1 of 3 epochs of <Feed of" in repr(epochs)
+    with af.items(lambda: iter(range(3))).epochs() as endless:
+        assert repr(next(endless)) == "<Epoch 0>"
+        with pytest.raises(TypeError, match="no end"):
+            len(endless)
+        with pytest.raises(TypeError, match="not known"):
+            len(next(endless))
+
+
+def test_the_feed_counts_batches_of_all_epochs() -> None:
+    epochs = TRAIN.epochs(3)
+    for epoch in epochs:
+        list(epoch)
+    assert epochs.feed.stats().batches == 12
