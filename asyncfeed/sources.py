@@ -275,8 +275,11 @@ class Arrays(Source):
             raise PipelineError("arrays: give at least one array")
         for place, leaf in enumerate(leaves):
             where = leaf_name(spec, place) or "the array"
-            if not getattr(leaf, "shape", ()):
-                raise PipelineError(f"arrays: {where} must be an array with a first axis, not {leaf!r}")
+            fix = _fix_for(leaf)
+            if fix is not None:
+                raise PipelineError(
+                    f"arrays: {where} must be an array with a first axis, not {type(leaf).__name__}: {fix}"
+                )
             rows, expected = leaf.shape[0], leaves[0].shape[0]
             if rows != expected:
                 raise PipelineError(f"arrays: {where} has {rows} rows, but {leaf_name(spec, 0)} has {expected}")
@@ -307,6 +310,27 @@ class Arrays(Source):
         if self.concurrency != "auto":
             words.append(f"concurrency={self.concurrency}")
         return f"arrays({', '.join(words)})"
+
+
+def _fix_for(leaf: Any) -> str | None:
+    """Return what to write instead of something that has no rows by number; None for an array.
+
+    >>> _fix_for([1]), _fix_for(np.zeros(3))
+    ('write arrays(numpy.array(...))', None)
+    """
+    if hasattr(leaf, "iloc"):  # its `[number]` is a label, of a column or a row
+        return "pandas finds rows by label: write arrays(frame.to_numpy()), or a dict of column.to_numpy()"
+    if isinstance(leaf, (str, bytes, os.PathLike)):
+        return "open what is there, and give the array; files(...).load(npy) reads a file for each sample"
+    if not getattr(leaf, "shape", ()):
+        if callable(getattr(leaf, "keys", None)):
+            return "it holds arrays by name: give them, as in arrays(group['x'], group['y'])"
+        return (
+            "an array without axes is one sample: items([...]) takes it"
+            if hasattr(leaf, "shape")
+            else ("write arrays(numpy.array(...))")
+        )
+    return None if hasattr(leaf, "dtype") and hasattr(leaf, "__getitem__") else "convert it with numpy.asarray"
 
 
 class _Shape:

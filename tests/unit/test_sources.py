@@ -109,6 +109,42 @@ class Sample:
     y: Any
 
 
+class Frame:
+    """What pandas' tables look like: shape and `[label]`."""
+
+    shape = (3, 2)
+    iloc = None
+
+    def __getitem__(self, label: str) -> Any:
+        raise KeyError(label)
+
+
+class Group:
+    """What HDF5 and zarr call a group: arrays by name."""
+
+    def keys(self) -> list[str]:
+        return ["x"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1, 2, 3], r"arrays: \[0\] must be an array with a first axis, not int: write arrays\(numpy.array"),
+        ([["secret"]], r"arrays: \[0\]\[0\] must be .* not str: open what is there"),
+        ("x.zarr", r"arrays: the array must be .* not str: open what is there, and give the array"),
+        (Frame(), r"not Frame: pandas finds rows by label: write arrays\(frame.to_numpy\(\)\)"),
+        ({"x": Group()}, r"arrays: \['x'\] must be .* not Group: it holds arrays by name.*group\['x'\]"),
+        (np.float32(1), r"not float32: an array without axes is one sample: items"),
+        (None, "not NoneType: write"),
+    ],
+)
+def test_what_is_no_array_is_refused_with_what_to_write(given: Any, message: str) -> None:
+    """At the line, naming the kind and where it stands, and never what is in it."""
+    with pytest.raises(af.PipelineError, match=message) as caught:
+        af.arrays(given)
+    assert "secret" not in str(caught.value)
+
+
 def test_arrays_gives_the_rows_of_a_tree() -> None:
     """Views, in the structure given."""
     x, y = np.arange(6).reshape(3, 2), np.array([7, 8, 9])
