@@ -241,7 +241,7 @@ def _no_sample(samples: Sequence[Tree], name: Name, made_by: object) -> ValueErr
     number = next(number for number, sample in enumerate(samples) if sample is None)
     other = next((f" ({name(at)} is not)" for at, sample in enumerate(samples) if sample is not None), "")
     cause = "of which no batch can be made" if made_by is None else f"as {made_by} returned it"
-    hint = "" if made_by is None else "does its function lack a `return`? "
+    hint = "" if made_by is None else "if its function lacks a `return`, add it; "
     return ValueError(
         f"{name(number)} is None{other}, {cause}: {hint}to leave such items out, add "
         ".filter(lambda item: item is not None) before the batch"
@@ -286,8 +286,9 @@ class Collate:
         return len(samples) * max(self.pad.size_of(samples[0]), *map(size_of, samples))
 
     def fits(self, samples: list[Tree]) -> bool:
-        """Return whether the loop may do this batch."""
-        return self.size_of(samples) <= INLINE
+        """Return whether the loop may do this batch: one of little to copy, and no code but ours to call."""
+        # A tensor of another library, or an array in a file, may take long to become an array in memory.
+        return self.size_of(samples) <= INLINE and LEAVES.issuperset(map(type, flatten(samples[0])[0]))
 
 
 def collating(

@@ -187,8 +187,8 @@ class Fits:
     pad: Pad
 
     def __call__(self, sample: Tree) -> bool:
-        """Return whether the padded sample is small."""
-        return self.pad.size_of(sample) <= INLINE
+        """Return whether the padded sample is small, and no tensor of another library has to be converted."""
+        return self.pad.size_of(sample) <= INLINE and not any(map(is_foreign, flatten(sample)[0]))
 
 
 def _each(sizes: Sizes) -> tuple[int | None, ...]:

@@ -65,8 +65,9 @@ def split(batch: Tree) -> list[Tree]:
 
 def few(batch: Tree) -> bool:
     """Return whether there are so few rows that the loop may split them."""
-    leaf: Any = next((leaf for leaf in flatten(batch)[0] if leaf is not None), None)
-    return isinstance(leaf, np.ndarray) and leaf.ndim > 0 and len(leaf) <= INLINE
+    leaves: list[Any] = [leaf for leaf in flatten(batch)[0] if leaf is not None]
+    arrays = all(isinstance(leaf, np.ndarray) and leaf.ndim > 0 for leaf in leaves)
+    return arrays and bool(leaves) and len(leaves[0]) <= INLINE
 
 
 def _called(spec: Spec, number: int) -> str:

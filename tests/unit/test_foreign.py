@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.stages.collate import collate
+from asyncfeed.stages.base import Work
+from asyncfeed.stages.collate import Collate, collate
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.unbatch import split
+from asyncfeed.stages.unbatch import few, split
 
 
 def name(member: int) -> str:
@@ -94,6 +95,17 @@ def test_tensors_and_arrays_of_one_dtype_make_one_batch(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_no_tensor_is_converted_on_the_loop(kind: Any) -> None:
+    """However small: its framework may wait for a device."""
+    assert Collate().fits([(np.ones(2), 1, "a", None)])
+    assert not Collate().fits([(np.ones(2), kind([1]))])
+    (work,) = Pad(to=3).steps()
+    assert isinstance(work, Work) and work.inline is not None
+    assert work.inline(np.ones(2)) and not work.inline((np.ones(2), kind([1])))
+    assert few((np.ones(2), None)) and not few((np.ones(2), kind([1, 2])))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_ragged_tensors_are_padded_measured_and_split(kind: Any) -> None:
     """Every stage that looks at arrays takes them."""
     ragged = [kind([1]), kind([1, 2])]
@@ -168,7 +180,7 @@ def forgetful(number: int) -> Any:
 
 def test_a_function_without_return_is_named_by_the_batch() -> None:
     """With the item, whether it returns None always or only at times."""
-    with pytest.raises(ValueError, match=r"number 0 is None, as map\(.*\) returned it: does its function lack a"):
+    with pytest.raises(ValueError, match=r"number 0 is None, as map\(.*\) returned it: if its function lacks a"):
         list(af.items(range(4)).map(lambda _: None).batch(2))
     with pytest.raises(ValueError, match=r"number 1 is None \(number 0 is not\), as map\(forgetful\) returned it"):
         list(af.items(range(4)).map(forgetful).shuffle(buffer=1).batch(2))
