@@ -71,6 +71,7 @@ class Outputs:
         self,
         *,
         class_weight: Mapping[int, float] | None = None,
+        output_signature: Any = None,
         on_open: Callable[[Feed[Any]], None] | None = None,
         memory_limit: Size | None = None,
     ) -> Any:
@@ -84,6 +85,10 @@ class Outputs:
         Keras lets go of it: at the end of `fit`, after a callback that stops training, and with an exception as
         soon as that is dealt with; `with train.to_keras() as data:` stops all at its end.
 
+        TensorFlow and an unbuilt model ask for shapes. They are inferred as `to_tf` does; an axis after the first
+        that is not known otherwise is taken for fixed if the first two batches agree, unless something pads.
+        `output_signature`, a tree of `tf.TensorSpec`, says it instead.
+
         Order, memory: as for `open` and `to_tf`. Errors: those of the pipeline, from `fit`: as they are with torch
         and JAX, as text in a `tf.errors.OpError` with TensorFlow; `on_open` gets each feed, which has `failure`.
 
@@ -94,7 +99,10 @@ class Outputs:
         """
         from asyncfeed.bridges.keras import to_adapter
 
-        return to_adapter(self._pipeline, class_weight=class_weight, on_open=on_open, memory_limit=memory_limit)
+        return to_adapter(
+            self._pipeline, class_weight=class_weight, output_signature=output_signature, on_open=on_open,
+            memory_limit=memory_limit,
+        )  # fmt: skip
 
     def to_queue_runner(
         self, queue_or_enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,

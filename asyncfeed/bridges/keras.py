@@ -21,6 +21,7 @@ import numpy as np
 
 from asyncfeed.bridges.offer import Offer
 from asyncfeed.errors import PipelineError
+from asyncfeed.stages.foreign import is_foreign, to_array
 from asyncfeed.trees import map_leaves
 
 if TYPE_CHECKING:
@@ -177,38 +178,40 @@ class ClassWeights:
     """Makes (x, y, weights) of (x, y), the weights by the classes in y: numbers, or one-hot in its last axis."""
 
     def __init__(self, weights: Mapping[int, float]) -> None:
-        if not weights or any(not isinstance(each, int | np.integer) or each < 0 for each in weights):
+        if any(not isinstance(each, int | np.integer) or each < 0 for each in weights):
             raise PipelineError(
                 f"to_keras: class_weight maps class numbers from 0 on to weights, as in {{0: 1.0, 1: 5.0}}, "
                 f"not {weights!r}"
             )
-        self._table = np.ones(max(weights) + 1, np.float32)
+        self._table = np.ones(max(weights, default=0) + 1, np.float32)  # none: all weigh the same, as in Keras
         self._table[list(weights)] = list(weights.values())
 
     def __call__(self, batch: Any) -> Any:
         """Return a batch with its weights."""
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise ValueError("to_keras: class_weight needs batches (x, y); a third part would be their weights")
-        x, y = batch
+        x, given = batch
+        y = to_array(given, "y".__str__) if is_foreign(given) else given
         if not isinstance(y, np.ndarray):
             raise ValueError("to_keras: class_weight needs one array of classes, so a model with one output")
         classes = y.argmax(-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y), -1)[:, 0]
         classes = np.rint(classes).astype(np.int64)
         known = (classes >= 0) & (classes < len(self._table))
-        return x, y, np.where(known, self._table[np.where(known, classes, 0)], np.float32(1))
+        return x, given, np.where(known, self._table[np.where(known, classes, 0)], np.float32(1))
 
 
 def to_adapter(
     pipeline: Pipeline[Any],
     *,
     class_weight: Mapping[int, float] | None = None,
+    output_signature: Any = None,
     on_open: Callable[[Feed[Any]], None] | None = None,
     memory_limit: Size | None = None,
 ) -> Any:
     """Return a pipeline as a Keras `DataAdapter`; see `Pipeline.to_keras`."""
     if class_weight is not None:
         pipeline = pipeline.map(ClassWeights(class_weight))
-    return adapter_class()(Passes(pipeline, on_open, memory_limit, "to_keras"))
+    return adapter_class()(Passes(pipeline, on_open, memory_limit, "to_keras"), output_signature)
 
 
 @cache
@@ -226,8 +229,9 @@ def adapter_class() -> Any:
     class KerasData(DataAdapter):  # type: ignore[misc]
         """The batches of a pipeline, for `fit`, `evaluate` and `predict`; each pass is its next epoch."""
 
-        def __init__(self, passes: Passes) -> None:
+        def __init__(self, passes: Passes, signature: Any = None) -> None:
             self._passes = passes
+            self._signature = signature
             self._dataset: Any = None
             self._size = passes.pipeline.size()
             weakref.finalize(self, passes.withdraw).atexit = False
@@ -270,7 +274,7 @@ def adapter_class() -> Any:
             if self._dataset is None:
                 from asyncfeed.bridges.tf_data import dataset_over
 
-                self._dataset = dataset_over(self._passes, self._passes.pipeline)
+                self._dataset = dataset_over(self._passes, self._passes.pipeline, self._signature)
             return self._dataset
 
         def get_numpy_iterator(self) -> Iterator[Any]:
@@ -278,8 +282,8 @@ def adapter_class() -> Any:
             return _run(self._passes, lambda batch: batch)
 
         def get_jax_iterator(self) -> Iterator[Any]:
-            """Yield the batches of a pass; JAX takes numpy's arrays."""
-            return self.get_numpy_iterator()
+            """Yield the batches of a pass; JAX takes numpy's arrays and its own."""
+            return _run(self._passes, lambda batch: map_leaves(_for_jax, batch))
 
         def get_torch_dataloader(self) -> Any:
             """Return an iterable of batches of tensors, each iteration of which is a pass."""
@@ -316,10 +320,19 @@ class _TorchBatches:
         import torch
 
         def tensor(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return leaf
             array = np.asarray(leaf)
             return leaf if array.dtype.kind in "OSUV" else torch.from_numpy(array)
 
         return _run(self._passes, lambda batch: map_leaves(tensor, batch))
+
+
+def _for_jax(leaf: Any) -> Any:
+    """Return a leaf that JAX takes: tensors of torch and TensorFlow as arrays."""
+    if not is_foreign(leaf) or type(leaf).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return leaf
+    return to_array(leaf, "a leaf".__str__)
 
 
 def _run(passes: Passes, convert: Callable[[Any], Any]) -> Iterator[Any]:

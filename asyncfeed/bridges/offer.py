@@ -42,12 +42,21 @@ class Offer:
         try:
             first = next(feed)
         except StopIteration:
-            advice = "; give output_signature" if self.method == "to_tf" else ""
+            advice = "; give output_signature"
             raise PipelineError(
                 f"{self.method}: {self.pipeline!r} has no items to infer a signature from{advice}"
             ) from None
         self._begun[0] = (feed, [first])
         return first
+
+    def peek_again(self) -> Any:
+        """Return the second item, or None if there is none; the first iteration goes on with both."""
+        feed, items = self._begun[0]
+        try:
+            items.append(next(feed))
+        except Exception:  # noqa: BLE001 - the end, or a failure: the iteration sees it at its place
+            return None
+        return items[1]
 
     def open(self) -> tuple[Feed[Any], Iterator[Any]]:
         """Return the feed of the next run, and its items from the first."""

@@ -21,6 +21,8 @@ from asyncfeed.bridges.shapes import rule_of
 from asyncfeed.bridges.tf_bridge import bridge
 from asyncfeed.bridges.tf_layout import Layout, infer
 from asyncfeed.errors import PipelineError
+from asyncfeed.stages.bucket import Bucket
+from asyncfeed.stages.pad import Pad
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.take import Take
 
@@ -56,6 +58,7 @@ def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = 
 
     if via not in ("queue", "from_generator"):
         raise PipelineError(f"to_tf: via must be 'queue' or 'from_generator', not {via!r}")
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     with tf.init_scope():
         if not tf.executing_eagerly():
             raise PipelineError(
@@ -64,7 +67,8 @@ def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = 
             )
         try:
             if output_signature is None:
-                output_signature = infer(offer.peek(), rule_of(pipeline), offer.method)
+                second = offer.peek_again if offer.method == "to_keras" and not _pads(pipeline) else None
+                output_signature = infer(offer.peek(), rule_of(pipeline), offer.method, second=second)
             layout = Layout(output_signature, offer.method)
             offer.signature = layout.signature
             made = bridge().queued if via == "queue" else bridge().generated
@@ -73,9 +77,15 @@ def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = 
         except BaseException:
             offer.withdraw()
             raise
-        # Keeping the parts of a dataset alive is how tf.data itself holds on to Python.
-        weakref.finalize(dataset, bridge().forget, token)
+        # Keeping the parts of a dataset alive is how tf.data itself holds on to Python. A graph that is being
+        # built, as for `interleave`, has the dataset as a constant.
+        weakref.finalize(dataset if graph is None else graph, bridge().forget, token)
     return dataset
+
+
+def _pads(pipeline: Pipeline[Any]) -> bool:
+    """Return whether batches have the lengths of their longest samples, so that two say nothing of the others."""
+    return any(isinstance(stage, Bucket | Pad) for stage in pipeline.stages)
 
 
 def _endless(pipeline: Pipeline[Any]) -> bool:

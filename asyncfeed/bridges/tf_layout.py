@@ -16,7 +16,7 @@ from asyncfeed.stages.pool import Pool
 from asyncfeed.trees import Spec, Tree, flatten, leaf_name, unflatten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,22 +27,37 @@ LARGE = 64 << 10
 """Bytes. From here on a copy of ours, in memory that is used again, is faster than TensorFlow's own."""
 
 
-def infer(item: Tree, rule: Rule, method: str = "to_tf") -> Any:
+def infer(item: Tree, rule: Rule, method: str = "to_tf", *, second: Callable[[], Any] | None = None) -> Any:
     """Return the signature of a pipeline with this first item: a tree of `tf.TensorSpec`.
 
-    `method` is the one that was called, which errors name.
+    `second` returns the second item, or None. It is asked if the rule leaves axes open other than the first. Those
+    in which both items are alike then hold, as Keras takes it. `method` is the one called: errors name it.
     """
     import tensorflow as tf
 
     leaves, spec = flatten(item)
     specs = []
+    shapes = [() if isinstance(leaf, TEXT) else open_shape(rule, np.shape(leaf)) for leaf in leaves]
+    if second is not None and any(None in shape[1:] for shape in shapes):
+        other = second()
+        others = leaves if other is None else flatten(other)[0]
+        if len(others) == len(leaves):
+            shapes = [_alike(*each) for each in zip(shapes, leaves, others, strict=True)]
     for number, leaf in enumerate(leaves):
         if leaf is None:
             specs.append(tf.type_spec_from_value(None))
             continue
-        shape = () if isinstance(leaf, TEXT) else open_shape(rule, np.shape(leaf))
-        specs.append(tf.TensorSpec(shape, _dtype_of(leaf, leaf_name(spec, number), method)))
+        specs.append(tf.TensorSpec(shapes[number], _dtype_of(leaf, leaf_name(spec, number), method)))
     return to_tf_structure(unflatten(spec, specs), method)
+
+
+def _alike(shape: Sequence[int | None], leaf: Any, other: Any) -> tuple[int | None, ...]:
+    """Return a shape with the axes after the first in which two leaves are alike."""
+    sizes, others = np.shape(leaf), np.shape(other)
+    if len(sizes) != len(others):
+        return tuple(shape)
+    alike = [size if size == also else None for size, also in zip(sizes, others, strict=True)]
+    return (*shape[:1], *(known or size for known, size in zip(shape[1:], alike[1:], strict=True)))
 
 
 def to_tf_structure(tree: Any, method: str = "to_tf") -> Any:
@@ -226,7 +241,7 @@ class _Leaf:
 
 def _or_say(method: str, signature: str) -> str:
     """Return the rest of an advice, for the method that takes a signature."""
-    return f", or say {signature}" if method == "to_tf" else ""
+    return f", or say {signature}" if method in ("to_tf", "to_keras") else ""
 
 
 def _tensor(tf: Any, leaf: _Leaf, value: Any, name: str, pool: Pool) -> Any:

@@ -62,7 +62,7 @@ def to_queue_runner(
     if not isinstance(target, (tf.queue.QueueBase, tf.Operation)):
         raise PipelineError(f"{method}: takes a queue of TensorFlow's or an enqueue op, not {target!r}")
     handle = target.queue_ref if isinstance(target, tf.queue.QueueBase) else _handle(target, method)
-    if isinstance(handle, tf.__internal__.EagerTensor):
+    if not tf.is_symbolic_tensor(handle):
         raise PipelineError(f"{method}: needs a queue in a tf.Graph; with eager execution use .to_tf()")
     runs = Runs(Offer(pipeline, on_open, memory_limit, method))
     first = runs.peek()
@@ -218,7 +218,8 @@ class Filling:
         """Put all items into the queue, and close it; what the first thread does."""
         try:
             for item in self._items:
-                if not self._put(item):
+                # TensorFlow's runner looks before each element, too.
+                if (self._coord is not None and self._coord.should_stop()) or not self._put(item):
                     return
                 del item  # not to be held while the next one is waited for
             self._run(self._runner.close_op)
@@ -290,6 +291,14 @@ def _runner_class() -> Any:
             super().__init__(queue, [op])
             self._components = components
             self._runs = runs
+            self._of_ours = threading.Lock()
+            self._running: weakref.WeakSet[Any] = weakref.WeakSet()
+            self._raised: list[BaseException] = []
+
+        @property
+        def exceptions_raised(self) -> list[BaseException]:
+            """What the threads failed with, where no coordinator was told of it."""
+            return self._raised
 
         def create_threads(
             self, sess: Any, coord: Any = None, daemon: bool = True, start: bool = False
@@ -298,11 +307,11 @@ def _runner_class() -> Any:
 
             Each call after that is another run of the pipeline, and its next epoch.
             """
-            with self._lock:
-                if self._runs_per_session.get(sess, 0):
+            with self._of_ours:
+                if sess in self._running:
                     return []
-                self._runs_per_session[sess] = 1
-                self._exceptions_raised: list[BaseException] = []
+                self._running.add(sess)
+                self._raised = []
             try:
                 filling = Filling(self, self._components, self._runs.open(), sess)
                 if coord is not None:
@@ -326,7 +335,7 @@ def _runner_class() -> Any:
 
         def ended(self, sess: Any) -> None:
             """Let the next call for this session create threads again."""
-            with self._lock:
-                self._runs_per_session[sess] = 0
+            with self._of_ours:
+                self._running.discard(sess)
 
     return PipelineQueueRunner

@@ -21,7 +21,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -62,6 +62,14 @@ class Coordinator:
     Traceback (most recent call last):
     ValueError: a bad sample
     """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Return a coordinator that is one of TensorFlow's, too, if the program has imported TensorFlow.
+
+        `tf.compat.v1.train.LooperThread` asks for that with `isinstance`. Every method is ours.
+        """
+        made: Self = object.__new__(_also_of_tensorflow(cls))
+        return made
 
     def __init__(
         self,
@@ -377,6 +385,20 @@ class Coordinator:
                 return False
             raise
         return isinstance(error, Exception)
+
+
+def _also_of_tensorflow(cls: type[Any]) -> type[Any]:
+    """Return a class with TensorFlow's coordinator as its last base, or the class itself without TensorFlow."""
+    theirs = getattr(getattr(sys.modules.get("tensorflow"), "train", None), "Coordinator", None)
+    if not isinstance(theirs, type) or issubclass(cls, theirs):
+        return cls
+    return _both(cls, theirs)  # type: ignore[arg-type] # a class is hashable
+
+
+@lru_cache(maxsize=16)
+def _both(*bases: type[Any]) -> type[Any]:
+    ours = bases[0]
+    return type(ours.__name__, bases, {"__module__": ours.__module__, "__doc__": ours.__doc__})
 
 
 def _outranks(error: BaseException | None, raised: BaseException) -> bool:

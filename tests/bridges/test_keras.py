@@ -261,7 +261,50 @@ def test_classes_are_numbers_or_one_hot(y: Any, expected: list[float]) -> None:
     assert ClassWeights({0: 1, 1: 5})((y, y))[2].tolist() == expected
 
 
-@pytest.mark.parametrize("wrong", [{}, {"a": 1.0}, {-1: 1.0}])
+def test_no_class_weights_weigh_all_alike() -> None:
+    """As in Keras."""
+    y = np.array([0, 1, 2])
+    assert ClassWeights({})((y, y))[2].tolist() == [1, 1, 1]
+
+
+def test_classes_may_be_a_tensor_of_a_framework() -> None:
+    """The batch keeps the tensor; its weights are an array."""
+    y = keras.ops.convert_to_tensor(np.array([0, 1, 2]))
+    x, kept, weights = ClassWeights({0: 1, 1: 5})((y, y))
+    assert kept is y
+    assert weights.tolist() == [1, 5, 1]
+
+
+class Ready(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches of known shape, the last of them smaller."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: int) -> Any:
+        return np.ones((2 if number == 2 else 4, 5), np.float32), np.ones((2 if number == 2 else 4, 1), np.float32)
+
+
+@pytest.mark.filterwarnings("ignore:.*super\\(\\).__init__")
+@pytest.mark.parametrize("source", ["dataset", "batches"])
+def test_an_unbuilt_model_takes_batches_that_were_made_elsewhere(source: str) -> None:
+    """Only the batch axis is unknown; the first two batches say so, and are trained on."""
+    dataset, reads = Ready(), []
+
+    def batches() -> Any:
+        for number in range(3):
+            reads.append(number)
+            yield dataset[number]
+
+    pipeline = af.items(dataset) if source == "dataset" else af.items(batches)
+    seen, unbuilt = Seen(), keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])
+    unbuilt.compile("sgd", "mse", jit_compile=False)
+    unbuilt.fit(pipeline.to_keras(), epochs=2, verbose=0, callbacks=[seen])
+    assert seen.epochs == [3, 3]
+    assert source == "dataset" or reads[:6] == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("wrong", [{"a": 1.0}, {-1: 1.0}])
 def test_class_weights_that_cannot_be_are_refused(wrong: Any) -> None:
     with pytest.raises(af.PipelineError, match="class_weight maps class numbers"):
         af.arrays(X, Y).batch(5).to_keras(class_weight=wrong)

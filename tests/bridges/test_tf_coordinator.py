@@ -326,3 +326,35 @@ def test_a_coordinator_of_tensorflows_is_not_kept() -> None:
     del coord, feed
     gc.collect()
     assert gone() is None
+
+
+def test_a_looper_thread_takes_ours() -> None:
+    """It asks with isinstance; every method stays ours."""
+    coord = af.Coordinator()
+    calls: list[int] = []
+
+    def work() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise ValueError("the third")
+
+    tf.compat.v1.train.LooperThread.loop(coord, None, work)
+    with pytest.raises(ValueError, match="the third"):
+        coord.join()
+    assert len(calls) == 3
+    assert isinstance(coord, af.Coordinator)
+    assert type(coord) is type(af.Coordinator())
+    assert type(coord).request_stop is af.Coordinator.request_stop
+
+
+def test_a_subclass_of_ours_is_one_of_theirs() -> None:
+    """With what it overrides."""
+
+    class Mine(af.Coordinator):
+        def __init__(self, name: str) -> None:
+            super().__init__(stop_grace_period_secs=1)
+            self.name = name
+
+    coord = Mine("a")
+    assert isinstance(coord, tf.train.Coordinator)
+    assert (coord.name, type(coord).__name__) == ("a", "Mine")

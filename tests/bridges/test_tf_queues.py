@@ -324,7 +324,24 @@ def test_a_stop_before_the_start_reads_nothing_more(coord: Any) -> None:
     with v1.Session() as sess:
         threads = runner.create_threads(sess, coord, start=True)
         coord.join(threads)
-        assert drain(sess, fetch) in ([], [0])
+        assert drain(sess, fetch) == []  # not even the item that was read early
+
+
+def test_after_a_stop_no_element_is_enqueued(coord: Any) -> None:
+    """The stop comes between two items that are both ready."""
+    queue = integers()
+    runner, fetch = af.items(range(50)).to_queue_runner(queue), queue.dequeue()
+
+    class Stopping(Watched):
+        def run(self, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+            done = super().run(fetches, *args, **kwargs)
+            if getattr(fetches, "type", "").startswith("QueueEnqueue"):
+                coord.request_stop()
+            return done
+
+    with Stopping() as sess:
+        coord.join(runner.create_threads(sess, coord, start=True))
+        assert drain(sess, fetch) == [0]
 
 
 def test_a_failure_reaches_join_as_itself_and_the_trainer_gets_what_came_before(coord: Any) -> None:
