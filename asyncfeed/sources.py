@@ -128,7 +128,9 @@ class Items(Source):
 
     def size(self) -> int | None:
         """Return the number of items where the object tells it, and none may be left out."""
-        return length_of(self.data) if not callable(self.data) and self.on_error == "raise" else None
+        if callable(self.data) or self.on_error != "raise" or self.one_shot:  # a part of it may have been drawn
+            return None
+        return length_of(self.data)
 
     def draw(self) -> tuple[Callable[[], Any], bool]:
         """Return what makes the iterable of one epoch."""

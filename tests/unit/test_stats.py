@@ -173,6 +173,19 @@ def test_the_length_of_a_feed_is_that_of_its_pipeline() -> None:
     assert len(list(unknown)) == 6
 
 
+def test_a_feed_as_a_source_is_a_stream_of_what_is_left() -> None:
+    """Its length is that of the whole run, and a part may have been drawn."""
+
+    async def main() -> list[int]:
+        async with af.items(range(5)).open() as feed:
+            await anext(feed)
+            pipeline = af.items(feed)
+            assert pipeline.size() is None
+            return [x async for x in pipeline]
+
+    assert asyncio.run(main()) == [1, 2, 3, 4]
+
+
 def test_a_feed_says_what_it_is_and_where_it_stands() -> None:
     """Its pipeline, its state, and how many items it has delivered."""
     feed = af.items(range(3)).open()
