@@ -24,6 +24,7 @@ from asyncfeed.pipeline import Pipeline
 from asyncfeed.sources import arrays, files, items
 from asyncfeed.storage.base import File
 from asyncfeed.tables import table
+from asyncfeed.weights import register_size
 
 if TYPE_CHECKING:
     from asyncfeed import queues as queues
@@ -68,6 +69,7 @@ __all__ = [
     "pydataset",
     "queue_dataset",
     "raw",
+    "register_size",
     "table",
     "text",
     "threadsafe",

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from asyncfeed.weights import OBJECT, any_registered, ask, registered_size
+
 if TYPE_CHECKING:
     import optree
 
@@ -34,9 +36,6 @@ SMALL_KINDS = LEAVES - {np.ndarray, str, bytes}
 
 NUMBER = 32
 """What a Python number is charged with, in bytes."""
-OBJECT = 64
-"""What a container is charged with beside its members, and an object that does not tell its size."""
-
 Tree = Any
 
 _nbytes = attrgetter("nbytes")
@@ -111,6 +110,8 @@ def size_of(item: Tree) -> int:
         return len(item)
     if kind is tuple or kind is list:
         return OBJECT + sum(map(size_of, item))
+    if any_registered() and (own := registered_size(kind)) is not None:
+        return own(item)
     if isinstance(item, dict):
         return OBJECT + sum(map(size_of, item.values()))
     if isinstance(item, np.ndarray):
@@ -119,8 +120,20 @@ def size_of(item: Tree) -> int:
         return OBJECT + sum(map(size_of, item))
     if hasattr(kind, "__dataclass_fields__"):
         return OBJECT + sum(size_of(getattr(item, each.name)) for each in fields(item))
-    held = getattr(item, "nbytes", None)
-    return held if isinstance(held, int) else OBJECT
+    held = ask(item, size_of)
+    return OBJECT if held is None else held
+
+
+def unweighable(item: Tree) -> type | None:
+    """Return the type of something in an item whose size nothing tells; None where all is known."""
+    if type(item) in LEAVES:
+        return None
+    for leaf in flatten(item)[0]:
+        kind = type(leaf)
+        known = kind in LEAVES or registered_size(kind) is not None or ask(leaf, size_of) is not None
+        if not known:
+            return kind
+    return None
 
 
 def total_size(items: Sequence[Any]) -> int:

@@ -23,7 +23,7 @@ LAYERS = (
     {"pipeline", "description", "epochs", "outputs", "feed"},
     {"engine"},
     {"stages", "storage", "formats", "state"},
-    {"errors", "machine", "randomness", "sizes", "stats", "tasks", "trees"},
+    {"errors", "machine", "randomness", "sizes", "stats", "tasks", "trees", "weights"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.

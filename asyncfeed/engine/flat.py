@@ -279,6 +279,7 @@ class FlatStep(Step):
         self.means.budget.charge(nbytes - slot.reserved)
         slot.reserved = 0
         if children:
+            self.look_at(children[-1])
             self._weigh(nbytes, len(children))
         slot.nbytes += nbytes
         slot.children.extend(children)

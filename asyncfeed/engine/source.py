@@ -151,6 +151,7 @@ class IterableSource(SourceStep):
                 ended = future.done()
                 items, nbytes = intake.take()
                 if items:
+                    self.look_at(items[-1])
                     await budget.admit(nbytes, self.depth, self.clear_ahead)
                     intake.let_go(nbytes)
                     await self._emit(items, nbytes)
@@ -184,6 +185,7 @@ class IterableSource(SourceStep):
             nbytes = size_of(item)
             budget.charge(nbytes - predicted)
             predicted = nbytes
+            self.look_at(item)
             await self._emit([item], nbytes)
             del item
 

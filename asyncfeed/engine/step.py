@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -15,6 +16,10 @@ from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import Failure
 from asyncfeed.stages.base import Span
 from asyncfeed.stats import SlowPaths
+from asyncfeed.trees import unweighable
+from asyncfeed.weights import OBJECT
+
+log = logging.getLogger("asyncfeed")
 
 
 class Means(Protocol):
@@ -60,6 +65,7 @@ class Step:
         self.before: list[Step] = []
         self.after: Step | None = None
         self.out: Out
+        self._looked_at: set[type] = set()
         self.sending = False
         self._skips: dict[int, int] = {}
         """What is not wanted, as `skip` was told: for each level, the last such epoch and all before it."""
@@ -121,6 +127,20 @@ class Step:
         self.means.budget.charge(-self.drop())
         for step in self.before:
             step.abandon()
+
+    def look_at(self, item: Any) -> None:
+        """Warn, once for each type, of an item that nobody can weigh; called with one of many."""
+        kind = type(item)
+        if kind in self._looked_at or kind.__module__.startswith("asyncfeed."):
+            return
+        self._looked_at.add(kind)
+        unknown = unweighable(item)
+        if unknown is not None:
+            log.warning(
+                "%s: nothing tells how many bytes a %s.%s takes, so each counts as %d for the memory limit; say "
+                "it with asyncfeed.register_size(%s, function)",
+                self.name, unknown.__module__, unknown.__qualname__, OBJECT, unknown.__qualname__,
+            )  # fmt: skip
 
     def drop(self) -> int:
         """Forget what is held, and return how many bytes that was charged with."""

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 PENDING: Any = type("Pending", (), {"__slots__": (), "__repr__": lambda _: "PENDING"})()
 """Stands where a result is not there yet."""
-NOTHING = frozenset({Failure, type(PENDING)})
+
+
+class Fault:
+    """Stands where an item failed. A class of the engine's own: a `Failure` may be an item of the user's."""
+
+    __slots__ = ("failure",)
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+
+
+NOTHING = frozenset({Fault, type(PENDING)})
 """What stands among results and is none."""
 
 UNMEASURED = -1
@@ -276,11 +287,11 @@ class Window:
         kept: list[Any] = []
         places: list[Any] = []
         for item, ordinal in zip(piece, ordinals, strict=True):
-            if type(item) is Failure:
+            if type(item) is Fault:
                 if ignore:
                     continue
-                if not self._policy.forgives(item, self._seen + len(kept)):
-                    return kept, places, item
+                if not self._policy.forgives(item.failure, self._seen + len(kept)):
+                    return kept, places, item.failure
             elif item is not DROPPED and not ignore:
                 kept.append(item)
                 places.append(ordinal)

@@ -24,7 +24,7 @@ from asyncfeed.engine.crew import Crew
 from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.step import Gate, Means, Step
-from asyncfeed.engine.window import SMALL, Entry, Part, Weights, Window
+from asyncfeed.engine.window import NOTHING, SMALL, Entry, Fault, Part, Weights, Window
 from asyncfeed.stages.base import NO_MARK, Span, Work
 from asyncfeed.trees import size_of
 
@@ -175,7 +175,7 @@ class WorkStep(Step):
 
     def _failed(self, entry: Entry, i: int, item: Any, error: BaseException) -> None:
         entry.special = True
-        entry.out[i] = self._origin.failure(error, self.name, entry.ordinals[i], item)
+        entry.out[i] = Fault(self._origin.failure(error, self.name, entry.ordinals[i], item))
 
     # -- memory, where items are big
 
@@ -223,6 +223,8 @@ class WorkStep(Step):
     def _weighed(self, entry: Entry, results: list[Any], part: Part) -> None:
         """Book what the results really weigh, and let go of what they were made from."""
         actual = self._weights.learn(results, part.weight)
+        if type(results[-1]) not in NOTHING:
+            self.look_at(results[-1])
         each = self._weights.each
         self._inbox.most = max(1, min(self._backlog, TOGETHER // each)) if each > SMALL else sys.maxsize
         self.means.budget.need(self.depth, actual // max(1, len(results)))
@@ -254,7 +256,10 @@ class WorkStep(Step):
         If it is large, they are weighed, and all that is not begun is admitted one by one.
         """
         last = results[-1]
-        if self._work.shape == "filter" or size_of(last) <= SURPRISE:
+        if self._work.shape == "filter":
+            return
+        self.look_at(last)
+        if size_of(last) <= SURPRISE:
             return
         for each in self._untaken:
             self._weights.break_up(each)

@@ -146,3 +146,23 @@ def test_skipping_bad_items_skips_no_exit(error: type[BaseException]) -> None:
     """`on_error="skip"` is for items, not for Ctrl-C."""
     drawn = run_virtual(draw(af.items(range(COUNT)).map(raises(error), on_error="skip", skip_limit=5)))
     assert (drawn.items, type(drawn.error)) == (list(range(BAD)), error)
+
+
+@pytest.mark.parametrize("stage", ["map", "filter", "flat_map"])
+def test_failures_are_items_like_any_other(stage: str) -> None:
+    """What a feed has skipped can go through a pipeline: nothing of ours is mistaken for an item of the user's."""
+
+    def bad(x: int) -> int:
+        raise ValueError(x)
+
+    with af.items(range(4)).map(bad, on_error="skip", skip_limit=9).open() as feed:
+        assert list(feed) == []
+        skipped = list(feed.skipped)
+    assert len(skipped) == 4
+    fn: Any = {"map": lambda x: x, "filter": lambda _: True, "flat_map": lambda x: [x]}[stage]
+
+    async def waiting(x: Any) -> Any:
+        return fn(x)
+
+    for each in (fn, waiting):
+        assert list(getattr(af.items(skipped), stage)(each)) == skipped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
@@ -318,6 +319,20 @@ def test_a_leaf_is_named_as_it_is_reached_in_code() -> None:
     assert leaf_name(flatten(1)[1], 0) == ""
 
 
+class Plain:
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x = x
+        self.y = y
+
+
+class Slotted:
+    __slots__ = ("x", "y", "z")
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x = x
+        self.y = y
+
+
 @pytest.mark.parametrize(
     ("item", "size"),
     [
@@ -339,6 +354,10 @@ def test_a_leaf_is_named_as_it_is_reached_in_code() -> None:
         (Point(1, b"1"), 64 + 32 + 1),
         (Sample(np.zeros(3, np.uint8), 0), 64 + 3 + 32),
         (object(), 64),
+        ({1, 2, 3}, 64 + 3 * 32),
+        (array("d", [1, 2]), 16),
+        (Plain(np.zeros(4), b"xyz"), 64 + 32 + 3),
+        (Slotted(np.zeros(4), Plain(1, 2)), 64 + 32 + 64 + 64),
         (np.ndarray, 64),
         (np.array([b"12345", "123"], object), 16 + 5 + 3),
     ],

@@ -1,0 +1,112 @@
+"""How many bytes an object takes that is no array, text, number or container, found out without any import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from math import prod
+from typing import Any, TypeVar
+
+from asyncfeed.errors import PipelineError
+
+T = TypeVar("T")
+
+OBJECT = 64
+"""What a container is charged with beside its members, and an object that does not tell its size."""
+DEEP = 4
+"""How many attributes deep an object is looked into: what refers to itself has no end."""
+
+_registered: dict[type, Callable[[Any], int]] = {}
+_BUILT_IN = (int, float, complex, bool, str, bytes, bytearray, tuple, list, type(None))
+
+
+def register_size(kind: type[T], function: Callable[[T], int]) -> None:
+    """Say how many bytes an object of a type takes, for the memory limit.
+
+    `function(item)` returns the bytes. It applies to all runs of this process, and to subclasses that have no
+    function of their own. It overrides everything else that is known of the type. asyncfeed calls it a few times
+    for each item, so it must be quick and not block.
+
+    asyncfeed knows arrays and tensors (`nbytes`), text, buffers, containers, dataclasses, images of PIL, frames of
+    pandas and polars, and objects with such things as attributes. Any other object counts as 64 bytes, and a
+    warning in the log names the stage and the type.
+
+    Raises PipelineError for Python's own numbers, text, tuples and lists, whose weight is known.
+
+    >>> class Clip:
+    ...     def __init__(self, path, seconds):
+    ...         self.path, self.seconds = path, seconds
+    >>> register_size(Clip, lambda clip: clip.seconds * 16_000 * 2)
+    """
+    if not isinstance(kind, type) or not callable(function):
+        raise PipelineError(f"register_size takes a type and a function, not {kind!r} and {function!r}")
+    if kind in _BUILT_IN or kind is object:
+        raise PipelineError(f"register_size: {kind.__name__} is weighed as what it is; make a class of your own")
+    _registered[kind] = function
+
+
+def registered_size(kind: type) -> Callable[[Any], int] | None:
+    """Return the function that was registered for a type or the nearest of its bases."""
+    return next((_registered[each] for each in kind.__mro__ if each in _registered), None)
+
+
+def any_registered() -> bool:
+    """Return whether any type has a function of the user's."""
+    return bool(_registered)
+
+
+def ask(item: Any, size_of: Callable[[Any], int], depth: int = 0) -> int | None:
+    """Return the bytes of an object that tells them in some way; None for one that does not.
+
+    `size_of` weighs what it holds. Whatever an object's attributes do, this does not raise.
+    """
+    try:
+        return _ask(item, size_of, depth)
+    except Exception:  # noqa: BLE001 - properties of any object are called
+        return None
+
+
+def _ask(item: Any, size_of: Callable[[Any], int], depth: int) -> int | None:
+    if isinstance(item, type):
+        return OBJECT
+    held = getattr(item, "nbytes", None)
+    if isinstance(held, int):
+        return held
+    if isinstance(item, set | frozenset):
+        return OBJECT + sum(map(size_of, item))
+    kind = type(item)
+    if callable(usage := getattr(kind, "memory_usage", None)):  # pandas
+        used = usage(item, deep=True)
+        return int(used.sum() if hasattr(used, "sum") else used)
+    if callable(estimated := getattr(kind, "estimated_size", None)):  # polars
+        return int(estimated(item))
+    if callable(getattr(kind, "getbands", None)):  # PIL
+        width, height = item.size
+        return int(width * height * len(item.getbands()) * (4 if item.mode in ("I", "F") else 1))
+    shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
+    width = getattr(dtype, "itemsize", None) or getattr(dtype, "size", None)
+    if shape is not None and isinstance(width, int):
+        return prod(map(int, shape)) * width
+    try:
+        with memoryview(item) as view:
+            return view.nbytes
+    except TypeError:
+        pass
+    attributes = list(getattr(item, "__dict__", {}).values())
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        attributes += [
+            getattr(item, slot) for slot in slots if isinstance(slots, tuple | list) and hasattr(item, slot)
+        ]
+    if attributes and depth < DEEP:
+        weights = [_member(value, size_of, depth) for value in attributes]
+        if None not in weights:
+            return OBJECT + sum(each for each in weights if each is not None)
+    own = sys.getsizeof(item)
+    return max(own, OBJECT) if own > OBJECT or kind.__module__ in sys.stdlib_module_names else None
+
+
+def _member(value: Any, size_of: Callable[[Any], int], depth: int) -> int | None:
+    if hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        return _ask(value, size_of, depth + 1)
+    return size_of(value)
