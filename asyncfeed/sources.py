@@ -339,7 +339,8 @@ class _Shape:
     """Stands for an array in a text."""
 
     def __init__(self, array: Any) -> None:
-        self._text = f"<{array.dtype} {'x'.join(map(str, array.shape))}>"
+        kind = getattr(array, "dtype", type(array).__name__)
+        self._text = f"<{kind} {'x'.join(map(str, array.shape))}>"
 
     def __repr__(self) -> str:
         return self._text

@@ -16,6 +16,7 @@ from asyncfeed.stages.base import Algorithm, Node, Step, Work, check_count
 from asyncfeed.stages.collate import check_collate, collating, refuse_pad
 from asyncfeed.stages.foreign import is_foreign
 from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.policy import refuse_awaitable
 from asyncfeed.trees import Tree, flatten
 
 
@@ -176,6 +177,7 @@ def whole(length: object) -> int:
     try:
         return index(length)  # type: ignore[arg-type]
     except TypeError:
+        refuse_awaitable("bucket: length_of", length)
         raise ValueError(f"bucket: length_of must return a whole number, not {length!r}") from None
 
 

@@ -353,6 +353,8 @@ AWAITABLES = pytest.mark.parametrize("awaitable", [_coroutine, _Request, _future
         lambda numbers, awaitable: numbers.map(lambda x: x if x == 0 else awaitable(x)).skip(1),
         lambda numbers, awaitable: numbers.filter(lambda x: awaitable(x)),
         lambda numbers, awaitable: numbers.batch(1).map(lambda x: awaitable(x), concurrency=1),
+        lambda numbers, awaitable: numbers.batch(1, collate=lambda samples: awaitable(samples)),
+        lambda numbers, awaitable: numbers.bucket(boundaries=[2], size=1, length_of=lambda x: awaitable(x)),
     ],
 )
 def test_a_sync_function_that_returns_an_awaitable_is_told_what_to_write(build: Any, awaitable: Any) -> None:

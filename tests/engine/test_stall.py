@@ -74,6 +74,13 @@ def test_user_functions_never_run_on_the_loop(ordered: bool) -> None:
             note("getitem")
             return place
 
+    class Array:
+        shape = (5,)
+
+        def __getitem__(self, place: int) -> int:
+            note("row")
+            return place
+
     def source() -> object:
         note("function")
         for x in range(5):
@@ -99,9 +106,10 @@ def test_user_functions_never_run_on_the_loop(ordered: bool) -> None:
     async def main() -> int:
         one = af.items(Sequence()).map(work, ordered=ordered).filter(keep, ordered=ordered)
         two = af.items(source).flat_map(generate, ordered=ordered)
-        async with af.concat(one, two).bucket(boundaries=[2], size=2, length_of=measure).open() as feed:
+        three = af.arrays(Array())
+        async with af.concat(one, two, three).bucket(boundaries=[2], size=2, length_of=measure).open() as feed:
             return sum([len(batch) async for batch in feed])
 
-    assert asyncio.run(main()) == 10
-    assert set(seen) == {"getitem", "function", "next", "flat", "map", "filter", "length"}
+    assert asyncio.run(main()) == 15
+    assert set(seen) == {"row", "getitem", "function", "next", "flat", "map", "filter", "length"}
     assert threading.get_ident() not in set().union(*seen.values())
