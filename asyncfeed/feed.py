@@ -52,7 +52,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         self,
         pipeline: Pipeline[T_co],
         *,
-        memory_limit: int,
+        memory_limit: int | None,
         grace: float,
         epoch: int = 0,
         by_epoch: bool = False,
@@ -137,13 +137,21 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         if self._stopped is not None:
             run.request_stop(self._stopped)
 
+    def _limit(self) -> int:
+        """Return the memory limit; the default is looked up when it is needed, because that reads files."""
+        if self._memory_limit is None:
+            from asyncfeed.pipeline import default_memory_limit  # noqa: PLC0415 - which imports this
+
+            self._memory_limit = default_memory_limit()
+        return self._memory_limit
+
     def _new_run(self, loop: asyncio.AbstractEventLoop) -> Run:
         from asyncfeed.engine.run import Run  # noqa: PLC0415 - see engine/ready.py
 
         run = Run(
             self.pipeline,
             loop=loop,
-            memory_limit=self._memory_limit,
+            memory_limit=self._limit(),
             grace=self._grace,
             epoch=self._epoch,
             by_epoch=self._by_epoch,
@@ -347,12 +355,12 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         """Return what has happened so far."""
         run = self._run
         if run is None:
-            return FeedStats(0, 0, 0.0, 0.0, 0.0, 0, 0, 0, self._memory_limit)
+            return FeedStats(0, 0, 0.0, 0.0, 0.0, 0, 0, 0, self._limit())
         return run.stats()
 
     def explain(self) -> str:
         """Return how the pipeline runs: its stages, what bounds each, and the memory budget."""
-        return self.pipeline.explain(memory_limit=self._memory_limit)
+        return self.pipeline.explain(memory_limit=self._limit())
 
 
 def _let_go(run: Run, tie: Tie | None) -> None:

@@ -512,8 +512,8 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         return Pipeline(self.source, (*self.stages, node))
 
 
-def _checked_limit(method: str, memory_limit: Size | None, grace: float, epoch: int, coord: object) -> int:
-    """Return the memory limit in bytes; raise if these options cannot be."""
+def _checked_limit(method: str, memory_limit: Size | None, grace: float, epoch: int, coord: object) -> int | None:
+    """Return the memory limit in bytes, None for the default; raise if these options cannot be."""
     if grace < 0:
         raise PipelineError(f"{method}: grace must not be negative, not {grace}")
     if epoch < 0:
@@ -521,7 +521,7 @@ def _checked_limit(method: str, memory_limit: Size | None, grace: float, epoch: 
         raise PipelineError(f"{method}: {name} must not be negative, not {epoch}")
     if coord is not None and not (hasattr(coord, "request_stop") and hasattr(coord, "should_stop")):
         raise PipelineError(f"{method}: coord must be a Coordinator, asyncfeed's or TensorFlow's, not {coord!r}")
-    return default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, method)
+    return None if memory_limit is None else parse_bytes(memory_limit, method)
 
 
 def default_memory_limit() -> int:

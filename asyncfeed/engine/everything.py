@@ -1,4 +1,4 @@
-"""All that a run may need: importing this imports it, so that no run imports anything on the loop it runs on.
+"""All that a run may need: importing this imports it, so that no run imports or looks up anything on its loop.
 
 `engine/ready.py` imports it on a thread. It takes 50 to 100 ms, of which the engine is two thirds.
 """
@@ -13,8 +13,12 @@ import asyncfeed.engine.run
 import asyncfeed.formats.npy
 import asyncfeed.stages.generator
 import asyncfeed.stages.load_batch
+from asyncfeed.machine import usable_cores, usable_memory
 
 __all__ = ["asyncfeed", "numpy", "optree"]
 
+usable_memory()  # what it finds is kept: it reads files of the system
+usable_cores()
+
 COMPLETE = True
-"""The last line: a module that has it has imported all of the above."""
+"""The last line: a module that has it has done all of the above."""
