@@ -22,13 +22,20 @@ class Crew:
     `start` starts a worker, of which nothing runs inside that call: each new one calls the next.
     """
 
-    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop, start: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        loop: asyncio.AbstractEventLoop,
+        start: Callable[[], None],
+        hungry_for: Callable[[], float],
+    ) -> None:
         self.limit = limit
         self.spare = 0
         """How many more may have their work ready and wait until one of these has done: no calls of their own."""
         self.tuner: Tuner | None = None
         self._loop = loop
         self._start = start
+        self._hungry_for = hungry_for
         self._workers = 0
         self._resting: list[asyncio.Future[None]] = []
         self.short_handed = False
@@ -47,14 +54,18 @@ class Crew:
         """How many are not resting."""
         return self._workers - len(self._resting)
 
-    def hire(self, begun: int = 0) -> None:
+    def hire(self, begun: int | None = None) -> None:
         """Call one more worker, if there is one; if all work, ask the tuner, who counts the items `begun`.
+
+        A caller that does not know that number leaves the question to the next worker that begins an item.
 
         No worker runs before this returns: the caller's own books may be written before or after it.
         """
-        self.short_handed = False
         tuner = self.tuner
-        if self.working >= self.room and tuner is not None and tuner.limit == self.limit:
+        if begun is None and tuner is not None and self.working >= self.room:
+            return
+        self.short_handed = False
+        if begun is not None and self.working >= self.room and tuner is not None and tuner.limit == self.limit:
             self.limit = tuner.look(begun, self._loop.time(), self._idle)
             self.crowded = self.working > self.room
         if self.working < self.room:
@@ -70,7 +81,7 @@ class Crew:
     def tune(self, start: int, most: int) -> None:
         """Find the limit from here on, between 1 and `most`; where that is the start there is nothing to find."""
         self.limit = min(start, most)
-        self.tuner = Tuner(self.limit, most) if most > start else None
+        self.tuner = Tuner(self.limit, most, self._hungry_for) if most > start else None
         self._counted = self._loop.time()
         self.arrived()
 
@@ -88,10 +99,20 @@ class Crew:
         """Note that a called worker has come: another may be called, or all are at work now."""
         self.short_handed = self.working < self.room or self.tuner is not None
 
-    def watch(self) -> None:
-        """Have the next item's begin noticed: something was finished, so it is time to look how fast."""
-        if self.tuner is not None and self.working >= self.limit:
+    def watch(self, begun: int) -> None:
+        """Have the next item's begin noticed: something was finished, so it is time to look how fast.
+
+        If not all work, ask the tuner whether fewer would do; `begun` items were begun, or somewhat more.
+        """
+        tuner = self.tuner
+        if tuner is None:
+            return
+        if self.working >= self.limit:
             self.short_handed = True
+        elif tuner.limit == self.limit:
+            self._count_idle()
+            self.limit = tuner.ease(begun, self._counted, self._idle)
+            self.crowded = self.working > self.room
 
     async def rest(self) -> None:
         """Wait to be called."""

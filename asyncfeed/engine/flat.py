@@ -76,7 +76,7 @@ class FlatStep(Step):
         self._most = max(2, SLOTS // unit)
         self._limit = AUTO if work.concurrency == "auto" else work.concurrency
         # One worker until an element has been weighed, or takes long: many at once might be too many.
-        self._crew = Crew(1, means.loop, lambda: self.task(self._labour(), "worker"))
+        self._crew = Crew(1, means.loop, lambda: self.task(self._labour(), "worker"), means.hungry_for)
         self._weight: int | None = None
         self._guess = means.budget.limit // self._limit
         """What an element is charged with before one has been weighed."""

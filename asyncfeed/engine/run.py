@@ -135,6 +135,10 @@ class Run:
                 self._postponed.discard(task)
                 task.cancel()
 
+    def hungry_for(self) -> float:
+        """Return for how many seconds the consumer has waited so far."""
+        return self.outlet.times()[1]
+
     def skipped(self, failure: Failure) -> None:
         """Note that a failed item was left out, as its stage's policy says."""
         self.left_out += 1

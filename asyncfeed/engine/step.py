@@ -33,6 +33,10 @@ class Means(Protocol):
     slow_paths: list[SlowPaths]
     """Where a stage adds what counts its slower ways."""
 
+    def hungry_for(self) -> float:
+        """Return for how many seconds the consumer of the run has waited so far."""
+        ...
+
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task in the group of the run; nothing of it runs before this returns."""
         ...

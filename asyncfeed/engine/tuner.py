@@ -11,11 +11,22 @@ takes longer that soon shows, and more are tried.
 
 An interval counts only where nearly all callers were busy throughout: a stage that waits for its input, or for
 the consumer, learns nothing, and needs nothing.
+
+The consumer decides whether more calls are worth anything. By Little's law it needs (items it takes a second) x
+(seconds a call takes) calls on average, and more only fill the queue to it sooner. So two things depend on how long
+it waits:
+
+* The number grows only while the consumer waits for a share of the time (`HUNGRY`). A burst that fills the queue at
+  the start proves nothing.
+* While the consumer does not wait (`FED`) and callers rest, the average number of callers at work is what it needs.
+  The number then goes back, by half at most each time, to `SPARE` times that. If the consumer waits afterwards, the
+  search begins anew at once, and the next time that calls are taken back comes later (`PATIENCE`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 PAYS: Final = 0.25
@@ -38,6 +49,19 @@ IDLE: Final = 0.25
 """The share of the callers' time that may be spent resting."""
 SECONDS: Final = 0.01
 """What an interval lasts at least; a loop's clock may tick in milliseconds."""
+HUNGRY: Final = 0.05
+"""Try more calls only if the consumer waits for at least this share of the time. A lower value adds calls that can
+gain less than that; a higher one misses calls that would pay."""
+FED: Final = 0.01
+"""Try fewer calls only if the consumer waits for less than this share of the time."""
+SPARE: Final = 2.0
+"""How many times the average number of calls in flight to keep, when there are more. Closer to 1, calls that take
+longer for a while keep the consumer waiting; higher, more calls begin at once when the consumer makes room."""
+CYCLE: Final = 512
+"""Minimum number of items to see before fewer calls are tried. The queue to the consumer is filled in one go and
+emptied in another, and an average over less than both is wrong."""
+PATIENCE: Final = 64
+"""How many times as many items to see at most, after fewer calls were too few."""
 
 
 class Tuner:
@@ -47,9 +71,10 @@ class Tuner:
     that was too low and one that was too high. Then it watches, and looks around in small steps.
     """
 
-    def __init__(self, start: int, most: int) -> None:
+    def __init__(self, start: int, most: int, hungry_for: Callable[[], float]) -> None:
         self.limit = min(start, most)
         self.most = most
+        self._hungry_for = hungry_for
         self._rate: float | None = None
         """What the limit that was found does; None while searching."""
         self._tried_from: tuple[int, float] | None = None
@@ -61,8 +86,12 @@ class Tuner:
         self._doubted = False
         # The interval that is measured: what had been begun, when, and the rest that callers had had.
         self._settling = True
-        self._begun, self._since, self._idle = 0, 0.0, 0.0
+        self._begun, self._since, self._idle, self._hungry = 0, 0.0, 0.0, 0.0
         self._last = -math.inf
+        # The same for `ease`, whose intervals are others.
+        self._eased_at: tuple[int, float, float, float] | None = None
+        self._patience = 1
+        self._eased = False
 
     def look(self, begun: int, now: float, idle: float) -> int:
         """Return the limit, once `begun` items were begun and callers have rested for `idle` seconds in all.
@@ -83,9 +112,41 @@ class Tuner:
         elif seconds >= SECONDS and (items >= self._needed or (late and items >= min(32, self.limit))):
             self._settling = False
             if idle - self._idle <= IDLE * seconds * self.limit:
-                self._judge(items / seconds)
+                if self._hungry_for() - self._hungry >= HUNGRY * seconds:
+                    self._judge(items / seconds)
+                else:
+                    self._forget()
             self._restart(begun, now, idle)
         return self.limit
+
+    def ease(self, begun: int, now: float, idle: float) -> int:
+        """Return the limit, once it is seen that fewer calls would do while the consumer does not wait.
+
+        To be called while some callers rest and something has just been sent on; how often does not matter.
+        """
+        here = begun, now, idle, self._hungry_for()
+        if self._eased_at is None:
+            self._eased_at = here
+            return self.limit
+        items, seconds, rested, waited = (new - old for new, old in zip(here, self._eased_at, strict=True))
+        if waited > FED * seconds:
+            self._eased_at = here
+        elif seconds >= SECONDS and items >= max(CYCLE, CALM * self.limit) * self._patience:
+            self._eased_at = here
+            at_work = self.limit - rested / seconds
+            enough = max(1, math.ceil(SPARE * at_work), self.limit // 2)
+            if enough < LESS * self.limit:
+                self._eased = True
+                self._forget()
+                self._go(enough)
+        return self.limit
+
+    def _forget(self) -> None:
+        """Stay at the limit, and search anew from there when the consumer waits."""
+        self._rate = self._tried_from = None
+        self._factor = STEP
+        self._low, self._high = 0, self.most + 1
+        self._doubted = False
 
     @property
     def _reference(self) -> float:
@@ -102,7 +163,7 @@ class Tuner:
         return max(64, 8 * self.limit)
 
     def _restart(self, begun: int, now: float, idle: float) -> None:
-        self._begun, self._since, self._idle = begun, now, idle
+        self._begun, self._since, self._idle, self._hungry = begun, now, idle, self._hungry_for()
 
     def _judge(self, rate: float) -> None:
         if self._tried_from is not None:
@@ -192,5 +253,9 @@ class Tuner:
         self._go(limit)
 
     def _go(self, limit: int) -> None:
-        self._settling = True
+        if self._eased and limit > self.limit:
+            # What was eased was needed: look longer before the next time.
+            self._eased = False
+            self._patience = min(2 * self._patience, PATIENCE)
+        self._settling, self._eased_at = True, None
         self.limit = min(limit, self.most)

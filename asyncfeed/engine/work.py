@@ -73,7 +73,7 @@ class WorkStep(Step):
         self._current: Entry | None = None
         self._begun = 0
         """How many items the entries had that nothing is left to take of."""
-        self._crew = Crew(limit, means.loop, self._call)
+        self._crew = Crew(limit, means.loop, self._call, means.hungry_for)
         self._probing = False
         """Whether the first call is alone."""
         self._together = False
@@ -273,7 +273,7 @@ class WorkStep(Step):
             span = self._window.ready(self.skips)
             if span is not None:
                 await self.send(span)
-                self._crew.watch()
+                self._crew.watch(self._begun)
             elif self.means.budget.waiting:
                 self.means.budget.poke()
             if self._room.waiting:

@@ -120,7 +120,7 @@ def test_it_begins_with_as_many_threads_as_a_core_keeps_up_with(
 def test_where_nothing_waits_any_more_the_search_ends_with_a_thread_for_each_core() -> None:
     """A first call that reads what it needs waits; those after it do not, and two threads are not tried for one."""
     loop = asyncio.new_event_loop()
-    crew = Crew(1, loop, lambda: None)
+    crew = Crew(1, loop, lambda: None, loop.time)
     crew.suit(2, 8, anew=True)
     assert crew.tuner is not None
     crew.tuner.limit = crew.limit = 1
