@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
+from asyncfeed.engine.coroutines import refuse_coroutine
 from asyncfeed.engine.failed import Failed
 from asyncfeed.engine.ready import get_ready, is_ready
 from asyncfeed.errors import ClosedError, Failure
@@ -30,7 +31,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     `with` (or a plain `for`) runs it on a background thread with an event loop of its own; any number of
     threads may then draw from it, and each batch goes to exactly one. `async with` (or `async for`) runs it on
-    the caller's loop, where any number of tasks may draw. The first of them to be used decides.
+    the caller's loop, where any number of tasks may draw. The first of them to be used decides. A plain `for` or
+    `next` in a coroutine would block its loop, and raises `RuntimeError`; in a cell of a notebook, which blocks
+    nobody else, it works.
 
     Order: that of the description, whoever draws. Memory: `memory_limit` bytes for everything in flight.
     Errors: a failing item raises its own exception at its place in the order, again for every later draw;
@@ -168,13 +171,16 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     # -- drawing
 
     def __iter__(self) -> Self:
-        """Return the feed itself: iterating goes on where it stands."""
+        """Return the feed itself: iterating goes on where it stands. Raises `RuntimeError` in a coroutine."""
+        refuse_coroutine()
         return self
 
     def __next__(self, epoch: int | None = None) -> T_co:
         """Return the next batch, or that of an epoch; waits for it, and Ctrl-C interrupts the wait."""
         run = self._run
         if run is None or self._driver is None:
+            if run is None and self._stopped is None:
+                refuse_coroutine()
             run = self._begin()
         if run.forked:
             _forked()

@@ -1,0 +1,83 @@
+"""A plain `for` where it would block an event loop: an error that says what to write, but not in a notebook."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import asyncfeed as af
+from tests.conftest import Run
+
+NUMBERS = af.items(range(5))
+
+
+async def a_for() -> None:
+    for _ in NUMBERS:
+        pass
+
+
+async def a_next() -> None:
+    next(NUMBERS.open())
+
+
+async def a_comprehension() -> list[int]:
+    return [x for x in NUMBERS]
+
+
+async def a_for_in_a_function() -> list[int]:
+    return sum_up(NUMBERS)
+
+
+async def a_for_in_a_generator() -> list[int]:
+    return [x for x in (y for y in NUMBERS)]
+
+
+async def a_for_in_a_block() -> None:
+    with NUMBERS.open() as feed:
+        for _ in feed:
+            pass
+
+
+def sum_up(numbers: Any) -> int:
+    return sum(numbers)
+
+
+@pytest.mark.parametrize(
+    "wrong", [a_for, a_next, a_comprehension, a_for_in_a_function, a_for_in_a_generator, a_for_in_a_block]
+)
+def test_a_plain_for_in_a_coroutine_says_what_to_write(wrong: Callable[[], Any], run: Run) -> None:
+    """Wherever on the way from the coroutine it stands; nothing has started then."""
+    with pytest.raises(RuntimeError, match=rf"event loop that runs {wrong.__name__}\(\).*async for.*to_thread"):
+        run(wrong)
+
+
+def test_what_the_error_says_to_write_works(run: Run) -> None:
+    """Both ways."""
+
+    async def main() -> None:
+        assert [x async for x in NUMBERS] == list(range(5))
+        assert await asyncio.to_thread(sum_up, NUMBERS) == 10
+        with NUMBERS.open() as feed:
+            assert await asyncio.to_thread(list, feed) == list(range(5))
+
+    run(main)
+
+
+@pytest.mark.parametrize("cell", ["found = list(numbers)", "await sleep(0)\nfound = [x for x in numbers]"])
+def test_a_plain_for_in_a_cell_of_a_notebook_works(cell: str, run: Run) -> None:
+    """A notebook runs its cells on its loop's thread, as a coroutine where they await something."""
+    space: dict[str, Any] = {"numbers": NUMBERS, "sleep": asyncio.sleep}
+    code = compile(cell, "<ipython-input>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+    async def execute() -> None:
+        made = eval(code, space)
+        if inspect.iscoroutine(made):
+            await made
+
+    run(execute)
+    assert space["found"] == list(range(5))
