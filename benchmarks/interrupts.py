@@ -6,8 +6,8 @@
     python benchmarks/interrupts.py 50 for   # only cases whose names begin so
 
 A timer of the system raises each interrupt, so it comes between any two instructions of the main thread. An
-interrupt must reach the program as `KeyboardInterrupt`, and soon after no thread of a feed may be left. Cases `import`
-and `exit` take a process for each interrupt.
+interrupt must reach the program as `KeyboardInterrupt`, and soon after no thread of a feed may be left. The cases
+`import` and `exit` take a process for each interrupt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 

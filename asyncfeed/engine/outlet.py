@@ -65,11 +65,12 @@ class Outlet:
         self._budget = budget
         self._items: deque[tuple[Any, Any, int]] = deque()
         self._lock = threading.Lock()
-        self._arrival = threading.Condition(self._lock)
+        self._threads: deque[Any] = deque()
+        """A locked lock for each thread that waits. A condition variable is written in Python: an interrupt in the
+        middle of its wait makes it release a lock that it does not have."""
         self._sleepers: deque[asyncio.Future[None]] = deque()
         self._gate = Gate()
         self._meter = Meter(clock_of(loop))
-        self._asking = 0
         self._held = 0
         self._full = False
         self._freed = 0
@@ -161,10 +162,8 @@ class Outlet:
 
     def _wake(self, count: int | None) -> None:
         """Wake as many consumers as there are items for, or all."""
-        if count is None:
-            self._arrival.notify_all()
-        else:
-            self._arrival.notify(count)
+        for _ in range(len(self._threads) if count is None else min(count, len(self._threads))):
+            self._threads.popleft().release()
         woken = 0
         while self._sleepers and (count is None or woken < count):
             sleeper = self._sleepers.popleft()
@@ -243,12 +242,7 @@ class Outlet:
 
     def _turn(self) -> None:
         ready = self._held or (self._items and (len(self._items) > 1 or self._items[0][1] is not EPOCH_END))
-        self._meter.turn(READY if ready else ASKED if self._asking or self._sleepers else NEITHER)
-
-    def _ask(self, more: int) -> None:
-        """Note that a thread begins or ceases to wait."""
-        self._asking += more
-        self._turn()
+        self._meter.turn(READY if ready else ASKED if self._threads or self._sleepers else NEITHER)
 
     def _pop(self, epoch: int | None) -> tuple[bool, Any]:
         """Take an item under the lock: (True, item), or (False, None) where there is none yet."""
@@ -306,24 +300,39 @@ class Outlet:
 
         The wait has no time-out: on the main thread Ctrl-C interrupts it.
         """
-        with self._lock:
-            found, item = self._pop(epoch)
-            if not found:
-                self._ask(1)
-                try:
-                    while not found:
-                        try:
-                            self._arrival.wait()
-                        except BaseException:  # Ctrl-C
-                            self._arrival.notify()  # it may have been woken for an item: that is another's now
-                            raise
-                        found, item = self._pop(epoch)
-                finally:
-                    self._ask(-1)
-            wake = self._must_settle()
+        waiter: Any = None
+        try:
+            while True:
+                with self._lock:
+                    found, item = self._pop(epoch)
+                    if found:
+                        wake = self._must_settle()
+                        break
+                    # Ctrl-C may have come between noting that the loop is woken and waking it.
+                    again = self._waking
+                    waiter = threading.Lock()
+                    waiter.acquire()
+                    self._threads.append(waiter)
+                    self._turn()
+                if again:
+                    self._call_settle()
+                waiter.acquire()
+        except BaseException:
+            if waiter is not None:
+                self._withdraw(waiter)
+            raise
         if wake:
             self._call_settle()
         return item
+
+    def _withdraw(self, waiter: Any) -> None:
+        """Let a thread wait no longer; if it was woken for an item, that is another's now."""
+        with self._lock:
+            if waiter in self._threads:
+                self._threads.remove(waiter)
+            else:
+                self._wake(1)
+            self._turn()
 
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
         """Take up to `most` items that are here already, as far as they have `nbytes` together.

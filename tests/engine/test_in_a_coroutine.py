@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,14 @@ import asyncfeed as af
 from tests.conftest import Run
 
 NUMBERS = af.items(range(5))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def may_block(detector: Any) -> Iterator[None]:
+    """Blocking is what this is about."""
+    detector.deactivate()
+    yield
+    detector.activate()
 
 
 async def a_for() -> None:
@@ -26,7 +34,7 @@ async def a_next() -> None:
 
 
 async def a_comprehension() -> list[int]:
-    return [x for x in NUMBERS]
+    return [x + 1 for x in NUMBERS]
 
 
 async def a_for_in_a_function() -> list[int]:
@@ -34,7 +42,7 @@ async def a_for_in_a_function() -> list[int]:
 
 
 async def a_for_in_a_generator() -> list[int]:
-    return [x for x in (y for y in NUMBERS)]
+    return [x + 1 for x in (y for y in NUMBERS)]
 
 
 async def a_for_in_a_block() -> None:
