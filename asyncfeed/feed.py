@@ -114,7 +114,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         with self._starting:
             if self._run is None:
                 self._check_open()
-                self._run = self._new_run(loop)
+                self._run = self._new_run(loop, driven=False)
                 self._task = self._run.begin()
                 if self._tie is not None:
                     self._tie.joins(self._task)
@@ -148,7 +148,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             self._memory_limit = default_memory_limit()
         return self._memory_limit
 
-    def _new_run(self, loop: asyncio.AbstractEventLoop) -> Run:
+    def _new_run(self, loop: asyncio.AbstractEventLoop, *, driven: bool = True) -> Run:
         from asyncfeed.engine.run import Run  # noqa: PLC0415 - see engine/ready.py
 
         run = Run(
@@ -163,7 +163,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         if self._first:
             run.go_to_epoch(self._first)
         # Neither the tasks nor the threads hold the feed, so this is called when the user lets go of it.
-        run.watch(self, partial(_let_go, run, self._tie))
+        run.watch(self, partial(_let_go, run, self._tie), driven=driven)
         if self._tie is not None:
             run.outlet.over.add_done_callback(partial(_over, self._tie, run.outlet))
         return run

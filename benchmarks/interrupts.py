@@ -36,14 +36,17 @@ LARGE = np.zeros(1 << 16)
 
 
 class Shot:
-    """One interrupt: it comes after some seconds, unless it is called off."""
+    """One interrupt."""
 
     fired = False
     unraisable = ""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self) -> None:
         signal.signal(signal.SIGALRM, self._fire)
         sys.unraisablehook = self._dropped
+
+    def after(self, seconds: float) -> None:
+        """Let it come after some seconds."""
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def _fire(self, number, frame) -> None:
@@ -139,8 +142,9 @@ CASES: dict[str, Callable[[], None]] = {
 def interrupt(case: Callable[[], None], seconds: float) -> str:
     """Interrupt a case after some seconds; return what became of the interrupt."""
     became = "swallowed"
-    shot = Shot(seconds)
+    shot = Shot()
     try:
+        shot.after(seconds)
         case()
         while not shot.fired:  # it came to its end before
             time.sleep(1e-4)

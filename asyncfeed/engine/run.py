@@ -18,6 +18,8 @@ import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from asyncfeed.engine.budget import Budget
@@ -93,7 +95,7 @@ class Run:
         self._reported = False
         self._ended = False
         self._found: tuple[tuple[str, int], ...] = ()
-        self._watch: weakref.finalize[[], Any] | None = None
+        self._watch: weakref.finalize[[], Any] | _Watch | None = None
 
     # -- what steps use: see `Means`
 
@@ -158,18 +160,26 @@ class Run:
 
     # -- the consumer's hold
 
-    def watch(self, owner: object, gone: Callable[[], object]) -> None:
+    def watch(self, owner: object, gone: Callable[[], object], *, driven: bool) -> None:
         """Call `gone` when nobody holds `owner` any more, unless the run has ended by then.
 
         What Python keeps for that would keep the run too, and with it a failure, the frames that the failure came
         through, and the owner, which one of them holds: a ring that no garbage collector could see.
-        """
-        self._watch = weakref.finalize(owner, gone)
-        self._watch.atexit = False
 
-    def _unwatch(self) -> None:
+        A run that is `driven` by a thread of its own calls it there. The thread that lets go is often the main
+        thread. With uvloop it runs no Python for this: an interrupt raised in such a callback would be dropped.
+        """
+        if driven:
+            self._watch = _Watch(owner, methodcaller("gone"))
+            self._watch.gone = partial(self.loop.call_soon_threadsafe, gone)
+        else:
+            watch = self._watch = weakref.finalize(owner, gone)
+            watch.atexit = False
+
+    def unwatch(self) -> None:
+        """Watch nobody any more."""
         watch, self._watch = self._watch, None
-        if watch is not None:
+        if isinstance(watch, weakref.finalize):
             watch.detach()
 
     # -- running
@@ -188,7 +198,7 @@ class Run:
             self.outlet.finish(stopped="its task was cancelled")
         else:
             self.outlet.finish(_fault(error))
-        self._unwatch()
+        self.unwatch()
 
     async def main(self) -> None:
         """Run to the end, or until `stop`; returns when everything is closed, or the grace is over.
@@ -289,7 +299,7 @@ class Run:
         self.budget.freed = _nothing
         self.context = Context()
         self._ended = True
-        self._unwatch()
+        self.unwatch()
 
     def _report_stuck(self) -> None:
         """Say, once, what does not stop: which thread or task, and where it stands."""
@@ -370,6 +380,13 @@ def _fault(error: BaseException) -> Failure:
     return Failure(error, "engine", "none", None, 0, traceback=error.__traceback__)
 
 
+class _Watch(weakref.ref[Any]):
+    """A weak reference that is told when its object has gone: by itself, as `weakref.finalize` is in Python."""
+
+    __slots__ = ("gone",)
+    gone: Callable[[], object]
+
+
 class Driver:
     """A background thread with a loop of its own, for consumers that have none."""
 
@@ -386,6 +403,7 @@ class Driver:
         except RuntimeError:  # the system has no more threads, or the interpreter is about to end
             atexit.unregister(self._at_exit)
             self.run.outlet.finish(stopped="its thread could not be started")
+            self.run.unwatch()
             self.run.loop.close()
             raise
 
@@ -405,6 +423,7 @@ class Driver:
                     loop.run_until_complete(asyncio.wait(leftover, timeout=self.run.grace))
                 loop.run_until_complete(loop.shutdown_asyncgens())
             finally:
+                self.run.unwatch()
                 asyncio.set_event_loop(None)
                 loop.close()
                 atexit.unregister(self._at_exit)

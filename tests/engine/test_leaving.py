@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.run import EXIT, Driver
 from asyncfeed.engine.run import Run as EngineRun
 from asyncfeed.testing import no_leaks, run_virtual
-from tests.engine.witness import BUILDS, Ledger
+from tests.engine.witness import BUILDS, Ledger, on_thread
 
 SOAK = int(os.environ.get("ASYNCFEED_SOAK", "300"))
 
@@ -95,6 +96,21 @@ def test_leaving_an_async_for_ends_everything(how: str, kind: str, seed: int) ->
 
     run_virtual(main, seed=seed)
     assert source.settled()
+
+
+def test_letting_go_runs_no_python_where_it_happens() -> None:
+    """Whatever Python runs in such a callback, Ctrl-C may be raised in it, and is dropped there."""
+    pytest.importorskip("uvloop")
+    calls: list[str] = []
+    feed = af.items(range(10**9)).map(on_thread).open()
+    next(feed)
+    thread = feed._driver.thread
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_qualname) if event == "call" else None)
+    del feed
+    sys.setprofile(None)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert calls == []
 
 
 # -- very many
