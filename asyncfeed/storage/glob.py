@@ -72,7 +72,7 @@ class _Directory(NamedTuple):
 
 def has_magic(text: str) -> bool:
     """Whether a text is a pattern rather than a path."""
-    return _MAGIC.search(text) is not None or ("{" in text and alternatives(text) != [text])
+    return _MAGIC.search(text) is not None or _first_braces(text) is not None
 
 
 def alternatives(pattern: str) -> list[str]:
@@ -86,17 +86,24 @@ def alternatives(pattern: str) -> list[str]:
     >>> alternatives("{a}[{]b,c}")
     ['{a}[{]b,c}']
     """
-    at = 0
+    first = _first_braces(pattern)
+    if first is None:
+        return [pattern]
+    start, choices, end = first
+    inner = [one for each in choices for one in alternatives(each)]
+    return [pattern[:start] + one + rest for one in inner for rest in alternatives(pattern[end:])]
+
+
+def _first_braces(pattern: str) -> tuple[int, list[str], int] | None:
+    """Return where the first braces with alternatives open, the alternatives, and what follows; or None."""
+    at = 0 if "{" in pattern and "," in pattern else len(pattern)  # most have none
     while at < len(pattern):
         if pattern[at] == "{":
             choices, end = _choices(pattern, at)
             if choices:
-                rest = alternatives(pattern[end:])
-                return [
-                    pattern[:at] + one + other for each in choices for one in alternatives(each) for other in rest
-                ]
+                return at, choices, end
         at = _after(pattern, at)
-    return [pattern]
+    return None
 
 
 def _choices(pattern: str, start: int) -> tuple[list[str], int]:

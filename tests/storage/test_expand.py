@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from asyncfeed.errors import PipelineError
 from asyncfeed.storage.base import File
-from asyncfeed.storage.glob import alternatives
+from asyncfeed.storage.glob import alternatives, has_magic
 from asyncfeed.storage.local import FileList, expand
 
 Tree = Callable[..., None]
@@ -150,6 +150,12 @@ def test_an_alternative_that_names_nothing_there_is_an_error(tree: Tree, tmp_pat
         expand("tr{ain,ain}/*.{x,y}")
     with pytest.raises(FileNotFoundError, match="is relative to"):
         expand("{a}.npy")
+
+
+def test_a_path_with_many_braces_is_looked_at_quickly() -> None:
+    """A path may come from a table: it is not expanded to see whether it is a pattern."""
+    assert has_magic("{a,b}" * 60)
+    assert not has_magic("{" * 500 + "a}")
 
 
 @given(st.text("{},[]!a", max_size=12))
