@@ -42,9 +42,8 @@ class Offer:
         try:
             first = next(feed)
         except StopIteration:
-            advice = "; give output_signature"
             raise PipelineError(
-                f"{self.method}: {self.pipeline!r} has no items to infer a signature from{advice}"
+                f"{self.method}: {self.pipeline!r} has no items to infer a signature from; give output_signature"
             ) from None
         self._begun[0] = (feed, [first])
         return first

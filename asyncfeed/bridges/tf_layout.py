@@ -174,7 +174,7 @@ class Layout:
         except (TypeError, ValueError):
             raise ValueError(
                 f"{self._method}: an item is {_outline(item)}, but the signature is {self.signature!r}: give all "
-                f"items one structure with .map(){_or_say(self._method, 'another output_signature')}"
+                f"items one structure with .map(), or say another output_signature"
             ) from None
         self._order = self._tf.nest.flatten(numbers)
         for leaf, number in zip(self.leaves, self._order, strict=True):
@@ -221,7 +221,7 @@ class _Leaf:
             return
         raise ValueError(
             f"{self.method}: {_called(name)} is {_shown(value)}, but the signature says {self.text}; convert it "
-            f"with .map() or pad it{_or_say(self.method, 'an output_signature with None for axes that vary')}"
+            f"with .map() or pad it, or say an output_signature with None for axes that vary"
         )
 
     def _fits(self, dtype: Any, shape: tuple[int, ...]) -> bool:
@@ -237,11 +237,6 @@ class _Leaf:
         return len(shape) == len(self.shape) and all(
             size is None or size == given for size, given in zip(self.shape, shape, strict=True)
         )
-
-
-def _or_say(method: str, signature: str) -> str:
-    """Return the rest of an advice, for the method that takes a signature."""
-    return f", or say {signature}" if method in ("to_tf", "to_keras") else ""
 
 
 def _tensor(tf: Any, leaf: _Leaf, value: Any, name: str, pool: Pool) -> Any:

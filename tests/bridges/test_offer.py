@@ -82,11 +82,10 @@ def test_a_failure_is_in_the_feed_too(graph: None) -> None:
 # -- names in errors
 
 
-@pytest.mark.parametrize(("method", "advice"), [("to_tf", True), ("to_keras", False)])
-def test_an_empty_pipeline_is_reported_by_the_method_that_was_called(method: str, advice: bool) -> None:
-    with pytest.raises(af.PipelineError, match=rf"^{method}: items\(\[\]\) has no items") as caught:
+@pytest.mark.parametrize("method", ["to_tf", "to_keras"])
+def test_an_empty_pipeline_is_reported_by_the_method_that_was_called(method: str) -> None:
+    with pytest.raises(af.PipelineError, match=rf"^{method}: items\(\[\]\) has no items.*; give output_signature"):
         Offer(af.items([]), None, None, method).peek()
-    assert ("give output_signature" in str(caught.value)) is advice
 
 
 @pytest.mark.parametrize(
@@ -102,12 +101,10 @@ def test_an_empty_pipeline_is_reported_by_the_method_that_was_called(method: str
     ids=str,
 )
 def test_a_misfit_is_reported_by_the_method_that_was_called(item: Any) -> None:
-    """The advice to say a signature is only for the method that takes one."""
+    """Both take a signature, and say so."""
     for method in ("to_tf", "to_keras"):
-        with pytest.raises(ValueError, match=f"^{method}: ") as caught:
+        with pytest.raises(ValueError, match=f"^{method}: "):
             Layout(TWO, method).tensors(item)
-        assert method == "to_tf" or "signature with" not in str(caught.value)
-        assert method == "to_tf" or "another" not in str(caught.value)
 
 
 @pytest.mark.parametrize("item", [make_dataclass("Pair", ["x"])(1), object()], ids=["dataclass", "object"])
@@ -140,7 +137,7 @@ def test_enqueue_is_what_its_errors_say(graph: None, item: Any, make: Callable[.
 @pytest.mark.parametrize(
     ("pipeline", "message"),
     [
-        (af.items([]), "has no items to infer a signature from$"),
+        (af.items([]), "has no items to infer a signature from; give output_signature$"),
         (af.items([object()]), "TensorFlow has no tensor for"),
         (af.items([np.zeros(2), np.zeros(2, np.int64)]), "int64 of shape"),
     ],
