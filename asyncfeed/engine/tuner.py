@@ -13,14 +13,14 @@ An interval counts only where nearly all callers were busy throughout: a stage t
 the consumer, learns nothing, and needs nothing.
 
 The consumer decides whether more calls are worth anything. By Little's law it needs (items it takes a second) x
-(seconds a call takes) calls on average, and more only fill the queue to it sooner. So two things depend on how long
-it waits:
+(seconds a call takes) calls on average, and more only fill the queue to it sooner. So two things depend on how
+long it waits:
 
-* The number grows only while the consumer waits for a share of the time (`HUNGRY`). A burst that fills the queue at
-  the start proves nothing.
-* While the consumer does not wait (`FED`) and callers rest, the average number of callers at work is what it needs.
-  The number then goes back, by half at most each time, to `SPARE` times that. If the consumer waits afterwards, the
-  search begins anew at once, and the next time that calls are taken back comes later (`PATIENCE`).
+* The number grows only while the consumer waits for a share of the time (`HUNGRY`). A burst that fills the queue
+  at the start proves nothing.
+* While the consumer does not wait (`FED`) and callers rest, the average number of callers at work is what it
+  needs. The number then goes back, by half at most each time, to `SPARE` times that. If the consumer waits
+  afterwards, the search begins anew at once, and the next time that calls are taken back comes later (`PATIENCE`).
 """
 
 from __future__ import annotations
