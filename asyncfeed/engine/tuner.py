@@ -37,6 +37,9 @@ WORSE: Final = 0.9
 """More calls that do less than this share are too many."""
 CHANGED: Final = (0.75, 1.25)
 """A rate that leaves this range without our doing is another's."""
+BETTER: Final = 1.1
+"""A rate that rises by this factor by itself is a reason to look at more calls at once: the other side may allow
+more now, and the calls that there are gain little from it. A smaller factor looks more often because of noise."""
 UNLIKELY: Final = (0.6, 1.6)
 """So is one that leaves this range when we look around."""
 CALM: Final = 8
@@ -181,10 +184,11 @@ class Tuner:
         elif rate > CHANGED[1] * self._rate:
             self._search(rate, STEP)
         else:
+            better = rate > BETTER * self._rate
             self._rate = rate
             self._calm += 1
-            if self._calm >= CALM:
-                self._upwards = not self._upwards
+            if self._calm >= CALM or better:
+                self._upwards = better or not self._upwards
                 self._try(MORE if self._upwards else LESS, rate)
 
     def _search(self, rate: float, factor: float) -> None:
