@@ -12,7 +12,7 @@ from asyncfeed.bridges.shapes import Rule, open_shape
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.aligned import ALIGNMENT, aligned_empty
 from asyncfeed.stages.collate import transpose
-from asyncfeed.stages.pool import Pool
+from asyncfeed.stages.pool import Pool, shared_pool
 from asyncfeed.trees import Spec, Tree, flatten, leaf_name, unflatten
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Layout:
         self.specs = [leaf.spec for leaf in self.leaves if leaf is not None]
         if not self.specs:
             raise PipelineError(f"{method}: there is no array, number or text in {self.signature!r}")
-        self._pool = Pool()
+        self._pool = shared_pool()
         self._known: Spec | None = None
         self._order: list[int] = []
 

@@ -30,6 +30,7 @@ from asyncfeed.engine.step import Step
 from asyncfeed.engine.threads import Threads, ThreadsExecutor
 from asyncfeed.errors import Failure
 from asyncfeed.formats import lines
+from asyncfeed.stages.pool import shared_pool
 from asyncfeed.stats import FeedStats, SlowPaths
 from asyncfeed.tasks import start_task
 
@@ -206,6 +207,7 @@ class Run:
         A cancellation stops the run like everything else that does. It is raised when all is closed.
         """
         overdue: asyncio.TimerHandle | None = None
+        shared_pool().opened(self.budget.limit)
         try:
             async with asyncio.TaskGroup() as self._group:
                 for step in self.steps:
@@ -295,8 +297,9 @@ class Run:
         for step in self.steps:
             step.release()
         self.steps = []
+        shared_pool().closed(self.budget.limit)
         self.processes.clear()
-        self.budget.freed = _nothing
+        self.budget.freed = int
         self.context = Context()
         self._ended = True
         self.unwatch()
@@ -370,10 +373,6 @@ def _forget_cancellation(task: asyncio.Task[None]) -> None:
     if task.cancelled():
         with suppress(asyncio.CancelledError):
             task.result()
-
-
-def _nothing() -> int:
-    return 0
 
 
 def _fault(error: BaseException) -> Failure:

@@ -19,7 +19,7 @@ from asyncfeed.stages.aligned import aligned_empty
 from asyncfeed.stages.base import Node, Place, Work
 from asyncfeed.stages.foreign import to_known
 from asyncfeed.stages.policy import check_fn, is_async
-from asyncfeed.stages.pool import Pool
+from asyncfeed.stages.pool import Pool, shared_pool
 from asyncfeed.trees import LEAVES, Spec, Tree, flatten, leaf_name, size_of, total_size, unflatten
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class Collate:
     pad: Padding | None = None
     made_by: Node | None = None
     """The stage that called the user's function, for messages."""
-    pool: Pool = field(default_factory=Pool, compare=False)
+    pool: Pool = field(default_factory=shared_pool, compare=False)
 
     def work(self) -> Work:
         """Return the work: on a thread, or on the loop where there is little to copy."""

@@ -17,7 +17,7 @@ from asyncfeed.stages.base import MemberError, Node, Place, Step, Work
 from asyncfeed.stages.batch import Batch, Group
 from asyncfeed.stages.collate import Where, collate, stack, transpose
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.pool import Pool
+from asyncfeed.stages.pool import Pool, shared_pool
 from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, Surprise, fitting
 from asyncfeed.stats import SlowPaths
 from asyncfeed.storage.base import File
@@ -116,7 +116,7 @@ class ReadBatch:
     """Counts the batches whose files were loaded one by one, by reason."""
     _rows: dict[int, HeadedRows | LaidOutRows] = field(default_factory=dict)
     """What reads the column of this number."""
-    _pool: Pool = field(default_factory=Pool)
+    _pool: Pool = field(default_factory=shared_pool)
     _opener: Opener = field(default_factory=Opener)
 
     def __call__(self, samples: list[Tree], place: Place) -> Tree:

@@ -6,15 +6,26 @@ them. Invariants:
 * Memory is given out again only after the last array, view, tensor or buffer that shows it is gone: each time it
   is given out it gets an owner of its own, which all of them keep alive, and the end of the owner brings it back.
 * What is out and what is free together are never more than what was out at some time.
+* What is free is at most 256 MB, or a sixteenth of the largest memory limit of an open run if that is more; never
+  more than that limit. After the last run it is at most 256 MB. Threads that bring memory back at the same moment
+  may exceed this by one piece each.
 * Memory comes back on any thread, also in the middle of a garbage collection: nothing there waits for a lock.
+
+There is one pool for the process, `SHARED`, so that an epoch that is a run of its own finds the memory of the one
+before. Nothing watches it while no run is open: what is free then stays until a run begins or ends more than a
+minute after it came back, or until `SHARED.clear()`. A forked process begins with an empty one.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,17 +37,28 @@ if TYPE_CHECKING:
 LEAST = 1 << 18
 """Bytes. Smaller arrays come from the heap, which uses its memory again by itself: with those of 128 KB no
 difference was measured, with ragged ones of just below 1 MB ten times the page faults."""
-KEPT = 16
-"""How many pieces are kept at most: what a consumer that held many batches lets go at once is not wanted again."""
+SHARE = 16
+"""The part of a run's memory limit that may be free: 1/16. The limit does not count free memory, so a larger part
+would break it; a smaller part would make large batches anew each time."""
+MAX_IDLE_BYTES = 256 << 20
+"""What may be free while no run is open: eight batches of 32 files of 1 MB. If it is smaller, the next epoch of a
+loop finds less of its memory; if it is larger, a process that trains no more keeps more."""
+IDLE_SECONDS = 60.0
+"""How long memory may have been free when a run begins or ends. If it is smaller, memory is given back during an
+evaluation between two epochs; if it is larger, memory of sizes that nobody asks for stays longer."""
 BYTE = np.dtype(np.uint8)
+
+
+class _Piece(NamedTuple):
+    memory: NDArray[np.uint8]
+    since: float
+    """When it came back."""
 
 
 class Pool:
     """Makes arrays as `aligned_empty` does, in memory that earlier ones had where that is free.
 
-    A pool belongs to one stage of one run: what is free goes with it, and what is out then goes with its last
-    view. Memory: at most 16 pieces are free, which no memory limit counts: what is out is counted, or was. Any
-    number of threads may call it.
+    What is out when the pool is gone goes with its last view. Any number of threads may call it.
 
     >>> pool = Pool()
     >>> pool.empty((64, 1024), np.dtype("f8")).nbytes
@@ -44,12 +66,16 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self._free: deque[NDArray[np.uint8]] = deque(maxlen=KEPT)
+        self.most = MAX_IDLE_BYTES
+        """How many bytes may be free."""
+        self._limits: list[int] = []
+        self._lock = threading.Lock()
+        self._free: deque[_Piece] = deque()
 
     @property
     def nbytes(self) -> int:
         """How many bytes are free."""
-        return sum(memory.nbytes for memory in tuple(self._free))
+        return sum(piece.memory.nbytes for piece in tuple(self._free))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a writable array of this shape, not filled, that starts at a multiple of 64 bytes."""
@@ -58,21 +84,75 @@ class Pool:
             return aligned_empty(shape, dtype)
         memory = self._take(_rounded(size))
         owner = _Owner(memory)
-        weakref.finalize(owner, _bring_back, weakref.ref(self._free), memory).atexit = False
+        weakref.finalize(owner, _bring_back, weakref.ref(self), weakref.ref(self._free), memory).atexit = False
         return np.ndarray(shape, dtype, np.asarray(owner))
+
+    def opened(self, limit: int) -> None:
+        """Note that a run with this memory limit begins; each one's end is told by `closed`."""
+        with self._lock:
+            self._limits.append(limit)
+            self._bound()
+
+    def closed(self, limit: int) -> None:
+        """Note that a run with this memory limit has ended."""
+        with self._lock:
+            if limit in self._limits:  # or else it began before a fork
+                self._limits.remove(limit)
+            self._bound()
+
+    def take_back(self, free: deque[_Piece] | None, memory: NDArray[np.uint8]) -> None:
+        """Add memory to what is free where there is room, unless it was given out before a fork."""
+        if free is self._free and self.nbytes + memory.nbytes <= self.most:
+            self._free.append(_Piece(memory, monotonic()))
+
+    def clear(self) -> None:
+        """Give back what is free."""
+        self._free.clear()
+
+    def forget(self) -> None:
+        """Begin anew in a forked process: what is out there does not come back."""
+        self._lock = threading.Lock()  # another thread may have had it
+        self._limits = []
+        self._free = deque()
+
+    def _bound(self) -> None:
+        limit = max(self._limits, default=None)
+        self.most = (
+            min(self.most, MAX_IDLE_BYTES) if limit is None else min(limit, max(limit // SHARE, MAX_IDLE_BYTES))
+        )
+        late = monotonic() - IDLE_SECONDS
+        self._drop(lambda free: free[0].since < late)
+        self._drop(lambda _: self.nbytes > self.most)
+
+    def _drop(self, unwanted: Callable[[deque[_Piece]], bool]) -> None:
+        """Give back what came back first, as long as it is unwanted."""
+        try:
+            while self._free and unwanted(self._free):
+                self._free.popleft()
+        except IndexError:  # another thread has taken the last
+            pass
 
     def _take(self, size: int) -> NDArray[np.uint8]:
         free = self._free
+        passed: list[_Piece] = []
+        found: NDArray[np.uint8] | None = None
         try:
             for _ in range(len(free)):
-                memory = free.pop()  # the one that came last may still be in the processor's cache
-                if memory.nbytes == size:
-                    return memory
-                free.appendleft(memory)
+                piece = free.pop()  # the one that came last may still be in the processor's cache
+                if piece.memory.nbytes == size:
+                    found = piece.memory
+                    break
+                passed.append(piece)
+        except IndexError:  # other threads take, too
+            pass
+        free.extend(reversed(passed))
+        if found is not None:
+            return found
+        try:
             missing = size
             while missing > 0:  # of other sizes, and so in the way
-                missing -= free.popleft().nbytes
-        except IndexError:  # nothing is left; other threads take, too
+                missing -= free.popleft().memory.nbytes
+        except IndexError:  # nothing is left
             pass
         return aligned_empty((size,), BYTE)
 
@@ -90,14 +170,25 @@ class _Owner:
         self.__array_interface__ = memory.__array_interface__
 
 
-def _bring_back(free: weakref.ref[deque[NDArray[np.uint8]]], memory: NDArray[np.uint8]) -> None:
-    """Add memory to what is free, where the pool still lives; atomic, as `deque.append` is."""
-    alive = free()
+def _bring_back(pool: weakref.ref[Pool], free: weakref.ref[deque[_Piece]], memory: NDArray[np.uint8]) -> None:
+    """Add memory to what is free, where the pool still lives and has room; waits for nothing."""
+    alive = pool()
     if alive is not None:
-        alive.append(memory)
+        alive.take_back(free(), memory)
 
 
 def _rounded(size: int) -> int:
     """Return a size that others near it have, too: at most an eighth more, and that is not even touched."""
     step = 1 << (size.bit_length() - 4)
     return -(-size // step) * step
+
+
+SHARED = Pool()
+"""The pool of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SHARED.forget)
+
+
+def shared_pool() -> Pool:
+    """Return the pool of this process."""
+    return SHARED

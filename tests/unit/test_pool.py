@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import threading
 import weakref
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.stages import pool as module
-from asyncfeed.stages.pool import KEPT, LEAST, Pool
+from asyncfeed.stages.pool import IDLE_SECONDS, LEAST, MAX_IDLE_BYTES, SHARE, SHARED, Pool
 
 F4 = np.dtype("f4")
 SIZE = LEAST // 4
@@ -154,9 +155,63 @@ def test_nothing_alive_is_overwritten_and_no_more_is_held_than_was_out(moves: li
 
 def test_what_a_consumer_kept_too_long_is_not_kept_by_the_pool() -> None:
     pool = Pool()
-    many = [pool.empty((LEAST,), np.dtype("u1")) for _ in range(3 * KEPT)]
+    pool.opened(10 * LEAST)
+    many = [pool.empty((LEAST,), np.dtype("u1")) for _ in range(30)]
     del many[:]
-    assert pool.nbytes == KEPT * LEAST
+    assert pool.nbytes == 10 * LEAST
+
+
+def test_how_much_may_be_free_depends_on_the_limits_of_the_open_runs() -> None:
+    """A sixteenth of a large limit, 256 MB of a smaller one, all of a small one; 256 MB after the last run."""
+    pool = Pool()
+    large, small = 2 * SHARE * MAX_IDLE_BYTES, LEAST
+    pool.opened(small)
+    assert pool.most == small
+    pool.opened(large)
+    assert pool.most == 2 * MAX_IDLE_BYTES
+    pool.closed(small)
+    assert pool.most == 2 * MAX_IDLE_BYTES
+    pool.closed(large)
+    assert pool.most == MAX_IDLE_BYTES
+    pool.opened(3 * MAX_IDLE_BYTES)
+    assert pool.most == MAX_IDLE_BYTES
+
+
+def test_memory_that_was_free_for_long_is_given_back_when_a_run_begins_or_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    pool = Pool()
+    first, second = (pool.empty((SIZE,), F4) for _ in range(2))
+    del first
+    now[0] = IDLE_SECONDS - 1
+    del second
+    pool.opened(1 << 30)
+    assert pool.nbytes == 2 * LEAST
+    now[0] = IDLE_SECONDS + 1
+    pool.closed(1 << 30)
+    assert pool.nbytes == LEAST
+    pool.clear()
+    assert pool.nbytes == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_begins_with_an_empty_pool() -> None:
+    """What its parent had free or out is none of its own; a lock that another thread had is a new one."""
+    array = SHARED.empty((SIZE,), F4)
+    del array
+    kept = SHARED.empty((SIZE,), F4)
+    SHARED._lock.acquire()
+    child = os.fork()
+    if child == 0:
+        good = SHARED.nbytes == 0
+        SHARED.opened(1 << 30)
+        del kept
+        os._exit(0 if good and SHARED.nbytes == 0 else 1)
+    SHARED._lock.release()
+    assert os.waitpid(child, 0)[1] == 0
+    kept[:] = 1
 
 
 def test_memory_comes_back_from_any_thread_and_from_the_garbage_collector() -> None:
@@ -200,7 +255,7 @@ def test_memory_that_is_free_goes_with_the_pool() -> None:
     free, out = pool.empty((SIZE,), F4), pool.empty((SIZE,), F4)
     memory = pool._free  # weakly referred to below
     del free
-    gone = weakref.ref(memory[0])
+    gone = weakref.ref(memory[0].memory)
     del pool, memory
     assert gone() is None
     out[:] = 1
@@ -240,20 +295,43 @@ def test_batches_that_are_kept_stay_as_they_were(folder: Path) -> None:
         np.testing.assert_array_equal(np.asarray(view), copy, err_msg=f"batch {number}")
 
 
-def test_the_end_of_a_run_lets_its_memory_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the feed is kept, and the last batch is."""
-    pools = []
-    made = Pool.__init__
+def test_a_run_finds_the_memory_of_the_one_before(folder: Path) -> None:
+    """An epoch of a plain loop does not pay for fresh pages again; what the user kept stays as it was."""
+    SHARED.clear()
+    kept = []
+    places: list[set[int]] = []
+    for _ in range(3):
+        places.append(set())
+        for number, batch in enumerate(pipeline(folder).open(memory_limit=16 * LEAST)):
+            places[-1].add(start(batch))
+            if number == 5:
+                kept.append(batch.copy())
+                kept.append(batch)
+        del batch
+    assert SHARED.nbytes > 0
+    assert places[1] & places[0]
+    assert len(set.union(*places)) < 3 * 16
+    for copy, batch in zip(kept[::2], kept[1::2], strict=True):
+        np.testing.assert_array_equal(batch, copy)
 
-    def note(self: Pool) -> None:
-        made(self)
-        pools.append(weakref.ref(self))
 
-    monkeypatch.setattr(Pool, "__init__", note)
-    with pipeline(folder).open() as feed:
-        *_, last = feed
-    assert len(pools) == 1
-    gc.collect()
-    assert pools[0]() is None
-    assert last[0, 0, 0] == 44
-    assert feed.failure is None
+def test_the_end_of_a_run_leaves_no_more_than_its_limit(folder: Path) -> None:
+    """However many batches the user lets go afterwards."""
+    SHARED.clear()
+    before = list(SHARED._limits)
+    with pipeline(folder).open(memory_limit=4 * LEAST) as feed:
+        batches = list(feed)
+    assert len(batches) == 48
+    del batches
+    assert SHARED.nbytes <= 4 * LEAST
+    assert SHARED._limits == before
+
+
+def test_small_runs_beside_each_other_share_one_pool(folder: Path) -> None:
+    SHARED.clear()
+    limit = 16 * LEAST
+    with pipeline(folder).open(memory_limit=limit) as one, pipeline(folder).open(memory_limit=limit) as other:
+        for mine, theirs in zip(one, other, strict=True):
+            assert (mine == theirs).all()
+            assert start(mine) != start(theirs)
+    assert SHARED.nbytes <= limit
