@@ -76,6 +76,7 @@ def test_user_functions_never_run_on_the_loop(ordered: bool) -> None:
 
     class Array:
         shape = (5,)
+        dtype = np.dtype(np.int64)
 
         def __getitem__(self, place: int) -> int:
             note("row")
