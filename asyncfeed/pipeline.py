@@ -30,6 +30,7 @@ from asyncfeed.stages.pad import Pad
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.shuffle import Shuffle
+from asyncfeed.stages.split import split_stages
 from asyncfeed.stages.take import Skip, Take
 from asyncfeed.stages.unbatch import Unbatch
 
@@ -133,6 +134,34 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         [(1, 'A'), (2, 'B')]
         """
         return self._then(Enumerate(start))
+
+    def split(
+        self, *shares: float, seed: int = 0, key: Callable[[T_co], Any] | None = None
+    ) -> tuple[Pipeline[T_co], ...]:
+        """Return parts that share no item in any epoch and are everything together: `split(0.8, 0.2)`.
+
+        Without a `key`, items that can be reached by number are dealt out exactly, in a random order that `seed`
+        decides and that never changes; shuffle a part for another order in each epoch. The items of a stream are
+        dealt out by their ordinal, so the shares are kept on average.
+
+        With a `key`, each item goes where `seed` and a hash of `key(item)` say: text, bytes, a whole number, a
+        path, or a tuple of them. An item keeps its part when the list grows. Items with one key stay together: all
+        images of one patient, say. The shares are kept on average, and the order is that of the source. If the
+        items can be reached by number without calling your code, they are all asked for their keys here.
+
+        Raises:
+            PipelineError: the shares do not make 1, or without a `key` the stages before give an item another
+                place in each epoch (`shuffle`) or none of its own (`repeat`, `batch`).
+
+        >>> import asyncfeed as af
+        >>> train, test = af.items(range(10)).split(0.8, 0.2, seed=1)
+        >>> len(train), sorted([*train, *test])
+        (8, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+        >>> train.shuffle(seed=1)
+        items(range(0, 10)).split(0.8, 0.2, seed=1)[0].shuffle(seed=1)
+        """
+        parts = split_stages(self.source, self.stages, shares, seed, key)
+        return tuple(Pipeline(self.source, stages) for stages in parts)
 
     # -- work
 

@@ -125,6 +125,15 @@ class Batches(Pipeline[Any]):
             return Batches(self._dataset, numbers, self._reading)
         return super()._then(node)
 
+    def split(
+        self, *shares: float, seed: int = 0, key: Callable[[Any], Any] | None = None
+    ) -> tuple[Pipeline[Any], ...]:
+        """Return parts that share no batch: see `Pipeline.split`."""
+        if key is not None:
+            return super().split(*shares, seed=seed, key=key)
+        parts = self._numbers.split(*shares, seed=seed)
+        return tuple(Batches(self._dataset, numbers, self._reading) for numbers in parts)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Batches, (self._dataset, self._numbers, self._reading)
 

@@ -24,6 +24,7 @@ from asyncfeed.stages.pad import Pad
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.shuffle import Shuffle
+from asyncfeed.stages.split import Split
 from asyncfeed.stages.take import Skip, Take
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.stages.base import Source
 
-_SAME = (Enumerate, Filter, Prefetch, Repeat, Shuffle, Skip, Take)
+_SAME = (Split, Enumerate, Filter, Prefetch, Repeat, Shuffle, Skip, Take)
 """Stages that leave what is in an item as it is."""
 
 
