@@ -181,7 +181,7 @@ def join_arrays(column: Column, shape: tuple[int, ...], dtype: np.dtype[Any], em
         np.concatenate(column, out=out.reshape((len(column) * shape[0], *shape[1:])))
     else:
         for number, leaf in enumerate(column):
-            out[number] = leaf[()]
+            out[number : number + 1] = leaf  # as bytes: as an object of Python it might not exist
     return out
 
 

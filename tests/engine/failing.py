@@ -243,6 +243,10 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
         "async filter": Kind(
             lambda k: numbers.filter(raises_later(error), concurrency=k), before[1:], "filter(", *here
         ),
+        "split by key": Kind(
+            lambda k: numbers.filter(lambda _: True, concurrency=k).split(0.5, 0.5, key=raises(error))[0],
+            list(numbers.take(BAD).split(0.5, 0.5, key=int)[0]), "split(", *here,
+        ),
         "iterable": Kind(lambda _: af.items(generator(error)), before, "items(", *here),
         "async iterable": Kind(lambda _: af.items(async_generator(error)), before, "items(", *here),
         "iterable, then map": Kind(
