@@ -15,6 +15,7 @@ from asyncfeed.engine.coroutines import refuse_coroutine
 from asyncfeed.engine.failed import Failed
 from asyncfeed.engine.ready import get_ready, is_ready
 from asyncfeed.errors import ClosedError, Failure
+from asyncfeed.machine import default_memory_limit
 from asyncfeed.stats import FeedStats
 
 if TYPE_CHECKING:
@@ -143,8 +144,6 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def _limit(self) -> int:
         """Return the memory limit; the default is looked up when it is needed, because that reads files."""
         if self._memory_limit is None:
-            from asyncfeed.pipeline import default_memory_limit  # noqa: PLC0415 - which imports this
-
             self._memory_limit = default_memory_limit()
         return self._memory_limit
 

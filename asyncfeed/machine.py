@@ -119,6 +119,12 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
+def default_memory_limit() -> int:
+    """Return a quarter of the memory that this process may use in bytes, at most 1 GiB."""
+    usable = usable_memory()
+    return 1 << 30 if usable is None else max(1, min(1 << 30, usable // 4))
+
+
 # Read when the package is imported, which is cached: later it may be asked for on an event loop.
 usable_cores()
 usable_memory()

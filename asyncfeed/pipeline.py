@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import (
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Sequence,
 )
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from asyncfeed.description import Description
 from asyncfeed.errors import PipelineError
-from asyncfeed.machine import usable_memory
 from asyncfeed.outputs import Outputs
-from asyncfeed.sizes import Size, parse_bytes
+from asyncfeed.running import Running
 from asyncfeed.stages.base import Concurrency, Node, OnError, fold, random_stages
 from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.bucket import Bucket
@@ -37,18 +33,12 @@ from asyncfeed.stages.unbatch import Unbatch
 if TYPE_CHECKING:
     import numpy as np
 
-    from asyncfeed.epochs import Epochs
-    from asyncfeed.feed import Feed
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
 
-GRACE = 5.0
-"""Seconds that a function may go on after the feed was stopped, before it is reported and left behind."""
 
-
-class Pipeline(Outputs, Description, Generic[T_co]):
+class Pipeline(Outputs, Running[T_co]):
     """A description of an input pipeline; nothing is read before it is opened or iterated.
 
     Immutable: each method returns a new pipeline, so a prefix can be shared. Two pipelines are equal if they are
@@ -431,93 +421,6 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         """
         return self._then(Prefetch(count))
 
-    # -- running
-
-    def open(
-        self, *, memory_limit: Size | None = None, grace: float = GRACE, epoch: int = 0, coord: Any = None
-    ) -> Feed[T_co]:
-        """Return a feed: one pass over this pipeline, to iterate, watch and stop.
-
-        `memory_limit` bounds what is in flight, in bytes or as "500MB" or "2GiB": queues, reads, reorder windows
-        and prefetched batches together (default: a quarter of the machine's or the container's memory, at most
-        1 GiB). An item larger than that passes alone. `grace` is how many seconds functions and what closes are
-        waited for when the run ends.
-
-        `epoch` is for runs one after the other: pass 0, 1, 2, ... so that each gets a new shuffle and new random
-        numbers, exactly as `repeat` would give. Without it every run is epoch 0 again. A pipeline that never ends
-        starts at that pass of its endless `repeat`. `epochs(n)` counts by itself.
-
-        `coord` is a `Coordinator`, ours or TensorFlow's, to stop together with: when it is asked to stop, drawing
-        raises `ClosedError`; a failing item stops it with its exception, and `stop()` without one. The end of the
-        data and closing the feed leave it alone.
-
-        >>> import asyncfeed as af
-        >>> with af.items(range(3)).open() as feed:
-        ...     next(feed), feed.stats().batches
-        (0, 1)
-        """
-        from asyncfeed.feed import Feed  # noqa: PLC0415 - the description does not need the engine
-
-        limit = _checked_limit("open", memory_limit, grace, epoch, coord)
-        self.source.claim()
-        return Feed(self, memory_limit=limit, grace=grace, epoch=epoch, coord=coord)
-
-    def epochs(
-        self,
-        count: int | None = None,
-        *,
-        start: int = 0,
-        memory_limit: Size | None = None,
-        grace: float = GRACE,
-        coord: Any = None,
-    ) -> Epochs[T_co]:
-        """Return `count` epochs of one run, to iterate one after the other; without a count there is no end.
-
-        `for epoch in train.epochs(3): for batch in epoch: ...`, or both with `async for`. Each `epoch` has its
-        `number`, an order and random numbers of its own, and may be left early: the next then begins without its
-        rest. Reading ahead goes on across the end of an epoch. `start` is the number of the first, to go on from
-        an earlier program. The other options are those of `open`; `epochs(...).feed` is the running pipeline.
-
-        Raises:
-            PipelineError: the source is an iterator, which can be read only once, and `count` is not 1.
-
-        >>> import asyncfeed as af
-        >>> train = af.items(range(6)).shuffle(seed=7).batch(3)
-        >>> for epoch in train.epochs(2):
-        ...     print(epoch.number, [batch.tolist() for batch in epoch])
-        0 [[3, 1, 4], [0, 5, 2]]
-        1 [[4, 3, 1], [5, 2, 0]]
-        """
-        from asyncfeed.epochs import Epochs  # noqa: PLC0415 - the description does not need the engine
-        from asyncfeed.feed import Feed  # noqa: PLC0415
-
-        limit = _checked_limit("epochs", memory_limit, grace, start, coord)
-        passes = self._then(Repeat(count))
-        self.source.claim()
-        feed = Feed(passes, memory_limit=limit, grace=grace, epoch=start, by_epoch=True, coord=coord)
-        return Epochs(feed, count, start, self.size())
-
-    def __iter__(self) -> Iterator[T_co]:
-        """Run once, on a background thread; letting go of the iterator stops it.
-
-        Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
-        """
-        return self.open()
-
-    def __aiter__(self) -> AsyncIterator[T_co]:
-        """Run once, on the running event loop; letting go of the iterator stops it.
-
-        Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
-        """
-        return self.open()
-
-    def explain(self, *, memory_limit: Size | None = None) -> str:
-        """Return how this would run: what is worked into the source, each stage, and the memory limit."""
-        from asyncfeed.engine.explain import explain  # noqa: PLC0415 - the description does not need the engine
-
-        limit = default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, "explain")
-        return explain(self, limit)
-
     def _made_by(self, method: str, collate: object) -> Node | None:
         """Return the last stage that calls a function of the user's; raise if files would be batched unread."""
         calls = (Map, FlatMap, Load, Batch, Bucket)
@@ -539,21 +442,3 @@ class Pipeline(Outputs, Description, Generic[T_co]):
         if node.is_random:
             node = node.with_stream(random_stages(self.source, self.stages))
         return Pipeline(self.source, (*self.stages, node))
-
-
-def _checked_limit(method: str, memory_limit: Size | None, grace: float, epoch: int, coord: object) -> int | None:
-    """Return the memory limit in bytes, None for the default; raise if these options cannot be."""
-    if grace < 0:
-        raise PipelineError(f"{method}: grace must not be negative, not {grace}")
-    if epoch < 0:
-        name = "start" if method == "epochs" else "epoch"
-        raise PipelineError(f"{method}: {name} must not be negative, not {epoch}")
-    if coord is not None and not (hasattr(coord, "request_stop") and hasattr(coord, "should_stop")):
-        raise PipelineError(f"{method}: coord must be a Coordinator, asyncfeed's or TensorFlow's, not {coord!r}")
-    return None if memory_limit is None else parse_bytes(memory_limit, method)
-
-
-def default_memory_limit() -> int:
-    """Return a quarter of the memory that this process may use in bytes, at most 1 GiB."""
-    usable = usable_memory()
-    return 1 << 30 if usable is None else max(1, min(1 << 30, usable // 4))

@@ -13,6 +13,7 @@ import numpy as np
 import asyncfeed as af
 
 RECORDS = 2_000
+EPOCHS = 2
 
 
 async def fetch(number: int) -> tuple[np.ndarray, int]:
@@ -33,7 +34,7 @@ def step(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 async def train() -> np.ndarray:
-    """Train one epoch; cancelling this task stops the pipeline."""
+    """Train for some epochs; cancelling this task stops the pipeline."""
     pipeline = (
         af.items(range(RECORDS))
         .shuffle(seed=7)
@@ -43,10 +44,12 @@ async def train() -> np.ndarray:
         .prefetch(4)
     )
     weights = np.zeros(16, np.float32)
-    async with pipeline.open() as feed:
-        async for values, _labels in feed:
-            weights = await asyncio.to_thread(step, weights, values)
-        print(feed.stats())
+    async with pipeline.epochs(EPOCHS) as epochs:
+        async for epoch in epochs:
+            async for values, _labels in epoch:
+                weights = await asyncio.to_thread(step, weights, values)
+            print(f"epoch {epoch.number}: weights around {weights.mean():.3f}")
+        print(epochs.feed.stats())
     return weights
 
 

@@ -164,5 +164,5 @@ def test_a_place_with_a_space_in_its_name(tmp_path: Path) -> None:
     ("usable", "limit"), [(None, GB), (64 * GB, GB), (GB, GB // 4), (64 << 20, 16 << 20), (1, 1)]
 )
 def test_the_default_limit_is_a_quarter(usable: int | None, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncfeed.pipeline, "usable_memory", lambda: usable)
-    assert asyncfeed.pipeline.default_memory_limit() == limit
+    monkeypatch.setattr(asyncfeed.machine, "usable_memory", lambda: usable)
+    assert asyncfeed.machine.default_memory_limit() == limit

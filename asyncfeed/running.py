@@ -1,0 +1,128 @@
+"""How a description becomes a run: the part of `Pipeline` that opens, iterates and explains it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from asyncfeed.description import Description
+from asyncfeed.errors import PipelineError
+from asyncfeed.machine import default_memory_limit
+from asyncfeed.sizes import Size, parse_bytes
+
+if TYPE_CHECKING:
+    from asyncfeed.epochs import Epochs
+    from asyncfeed.feed import Feed
+    from asyncfeed.pipeline import Pipeline
+
+T_co = TypeVar("T_co", covariant=True)
+
+GRACE = 5.0
+"""Seconds that a function may go on after the feed was stopped, before it is reported and left behind."""
+
+
+class Running(Description, Generic[T_co]):
+    """The part of `Pipeline` that runs it."""
+
+    __slots__ = ()
+
+    @property
+    def _pipeline(self) -> Pipeline[T_co]:
+        return self  # type: ignore[return-value] # nothing else derives from this
+
+    def open(
+        self, *, memory_limit: Size | None = None, grace: float = GRACE, epoch: int = 0, coord: Any = None
+    ) -> Feed[T_co]:
+        """Return a feed: one pass over this pipeline, to iterate, watch and stop.
+
+        `memory_limit` bounds what is in flight, in bytes or as "500MB" or "2GiB": queues, reads, reorder windows
+        and prefetched batches together (default: a quarter of the machine's or the container's memory, at most
+        1 GiB). An item larger than that passes alone. `grace` is how many seconds functions and what closes are
+        waited for when the run ends.
+
+        `epoch` is for runs one after the other: pass 0, 1, 2, ... so that each gets a new shuffle and new random
+        numbers, exactly as `repeat` would give. Without it every run is epoch 0 again. A pipeline that never ends
+        starts at that pass of its endless `repeat`. `epochs(n)` counts by itself.
+
+        `coord` is a `Coordinator`, ours or TensorFlow's, to stop together with: when it is asked to stop, drawing
+        raises `ClosedError`; a failing item stops it with its exception, and `stop()` without one. The end of the
+        data and closing the feed leave it alone.
+
+        >>> import asyncfeed as af
+        >>> with af.items(range(3)).open() as feed:
+        ...     next(feed), feed.stats().batches
+        (0, 1)
+        """
+        from asyncfeed.feed import Feed  # noqa: PLC0415 - the description does not need the engine
+
+        limit = _checked_limit("open", memory_limit, grace, epoch, coord)
+        self.source.claim()
+        return Feed(self._pipeline, memory_limit=limit, grace=grace, epoch=epoch, coord=coord)
+
+    def epochs(
+        self,
+        count: int | None = None,
+        *,
+        start: int = 0,
+        memory_limit: Size | None = None,
+        grace: float = GRACE,
+        coord: Any = None,
+    ) -> Epochs[T_co]:
+        """Return `count` epochs of one run, to iterate one after the other; without a count there is no end.
+
+        `for epoch in train.epochs(3): for batch in epoch: ...`, or both with `async for`. Each `epoch` has its
+        `number`, an order and random numbers of its own, and may be left early: the next then begins without its
+        rest. Reading ahead goes on across the end of an epoch. `start` is the number of the first, to go on from
+        an earlier program. The other options are those of `open`; `epochs(...).feed` is the running pipeline.
+
+        Raises:
+            PipelineError: the source is an iterator, which can be read only once, and `count` is not 1.
+
+        >>> import asyncfeed as af
+        >>> train = af.items(range(6)).shuffle(seed=7).batch(3)
+        >>> for epoch in train.epochs(2):
+        ...     print(epoch.number, [batch.tolist() for batch in epoch])
+        0 [[3, 1, 4], [0, 5, 2]]
+        1 [[4, 3, 1], [5, 2, 0]]
+        """
+        from asyncfeed.epochs import Epochs  # noqa: PLC0415 - the description does not need the engine
+        from asyncfeed.feed import Feed  # noqa: PLC0415
+
+        limit = _checked_limit("epochs", memory_limit, grace, start, coord)
+        passes = self._pipeline.repeat(count)
+        self.source.claim()
+        feed = Feed(passes, memory_limit=limit, grace=grace, epoch=start, by_epoch=True, coord=coord)
+        return Epochs(feed, count, start, self.size())
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Run once, on a background thread; letting go of the iterator stops it.
+
+        Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
+        """
+        return self.open()
+
+    def __aiter__(self) -> AsyncIterator[T_co]:
+        """Run once, on the running event loop; letting go of the iterator stops it.
+
+        Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
+        """
+        return self.open()
+
+    def explain(self, *, memory_limit: Size | None = None) -> str:
+        """Return how this would run: what is worked into the source, each stage, and the memory limit."""
+        from asyncfeed.engine.explain import explain  # noqa: PLC0415 - the description does not need the engine
+
+        limit = default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, "explain")
+        return explain(self._pipeline, limit)
+
+
+def _checked_limit(method: str, memory_limit: Size | None, grace: float, epoch: int, coord: object) -> int | None:
+    """Return the memory limit in bytes, None for the default; raise if these options cannot be."""
+    if grace < 0:
+        raise PipelineError(f"{method}: grace must not be negative, not {grace}")
+    if epoch < 0:
+        name = "start" if method == "epochs" else "epoch"
+        raise PipelineError(f"{method}: {name} must not be negative, not {epoch}")
+    if coord is not None and not (hasattr(coord, "request_stop") and hasattr(coord, "should_stop")):
+        raise PipelineError(f"{method}: coord must be a Coordinator, asyncfeed's or TensorFlow's, not {coord!r}")
+    return None if memory_limit is None else parse_bytes(memory_limit, method)
