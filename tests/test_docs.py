@@ -30,7 +30,8 @@ def test_docstring_examples_run(name: str) -> None:
 def test_every_stage_shows_an_example() -> None:
     """A method of `Pipeline` that users call has an example in its docstring."""
     shown = {"explain", "indexed", "size"}  # these are for looking inside
-    for name, member in vars(asyncfeed.Pipeline).items():
+    for name in dir(asyncfeed.Pipeline):
+        member = getattr(asyncfeed.Pipeline, name)
         if callable(member) and not name.startswith("_") and name not in shown:
             assert ">>>" in (member.__doc__ or ""), name
 
