@@ -79,6 +79,8 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
         """Leave the epoch before, whatever is left of it, and return the next one."""
         place = self._begun
         if place == self._count:
+            if self.feed._run is not None:  # noqa: SLF001 - the other half of this class
+                self.feed._go_to_epoch(place)  # noqa: SLF001
             self.feed._stop("all epochs are over")  # noqa: SLF001 - as below; a coordinator goes on
             raise StopIteration
         self._begun += 1

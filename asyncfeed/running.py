@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from operator import index
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from asyncfeed.description import Description
@@ -55,7 +56,8 @@ class Running(Description, Generic[T_co]):
         """
         from asyncfeed.feed import Feed  # noqa: PLC0415 - the description does not need the engine
 
-        limit = _checked_limit("open", memory_limit, grace, epoch, coord)
+        limit = _checked_limit("open", memory_limit, grace, coord)
+        epoch = _checked_epoch("open", "epoch", epoch)
         self.source.claim()
         return Feed(self._pipeline, memory_limit=limit, grace=grace, epoch=epoch, coord=coord)
 
@@ -88,7 +90,8 @@ class Running(Description, Generic[T_co]):
         from asyncfeed.epochs import Epochs  # noqa: PLC0415 - the description does not need the engine
         from asyncfeed.feed import Feed  # noqa: PLC0415
 
-        limit = _checked_limit("epochs", memory_limit, grace, start, coord)
+        limit = _checked_limit("epochs", memory_limit, grace, coord)
+        start = _checked_epoch("epochs", "start", start)
         passes = self._pipeline.repeat(count)
         self.source.claim()
         feed = Feed(passes, memory_limit=limit, grace=grace, epoch=start, by_epoch=True, coord=coord)
@@ -116,13 +119,21 @@ class Running(Description, Generic[T_co]):
         return explain(self._pipeline, limit)
 
 
-def _checked_limit(method: str, memory_limit: Size | None, grace: float, epoch: int, coord: object) -> int | None:
+def _checked_limit(method: str, memory_limit: Size | None, grace: float, coord: object) -> int | None:
     """Return the memory limit in bytes, None for the default; raise if these options cannot be."""
     if grace < 0:
         raise PipelineError(f"{method}: grace must not be negative, not {grace}")
-    if epoch < 0:
-        name = "start" if method == "epochs" else "epoch"
-        raise PipelineError(f"{method}: {name} must not be negative, not {epoch}")
     if coord is not None and not (hasattr(coord, "request_stop") and hasattr(coord, "should_stop")):
         raise PipelineError(f"{method}: coord must be a Coordinator, asyncfeed's or TensorFlow's, not {coord!r}")
     return None if memory_limit is None else parse_bytes(memory_limit, method)
+
+
+def _checked_epoch(method: str, name: str, epoch: int) -> int:
+    """Return the number of an epoch as an int, also if it is an integer of numpy; raise if it cannot be one."""
+    try:
+        number = index(epoch)
+    except TypeError:
+        raise PipelineError(f"{method}: {name} must be a whole number, not {epoch!r}") from None
+    if number < 0:
+        raise PipelineError(f"{method}: {name} must not be negative, not {number}")
+    return number

@@ -90,9 +90,11 @@ class Outlet:
         share = span.nbytes // max(1, len(items))
         room = self._most if self._fixed else max(2, min(self._most, ENOUGH // max(1, share)))
         place = 0
+        unwanted = False
         while place < len(items):
             with self._lock:
                 if self._coming < self._wanted:
+                    unwanted = True
                     break
                 self._low = room // 2
                 fits = max(0, room - len(self._items))
@@ -108,6 +110,10 @@ class Outlet:
                 del chunk
             await self._wait_for_room()
         self._budget.charge(share * place - span.nbytes)
+        if unwanted:
+            # Nothing is queued, so nothing makes the source wait. The loop would never come to the call that tells
+            # the source to skip the rest of the epoch.
+            await asyncio.sleep(0)
         if span.last:
             self.finish(span.failure)
         elif span.mark >= self.epoch_level:
@@ -246,11 +252,13 @@ class Outlet:
 
     def _pop(self, epoch: int | None) -> tuple[bool, Any]:
         """Take an item under the lock: (True, item), or (False, None) where there is none yet."""
+        if epoch is not None and epoch < self._wanted:
+            raise StopIteration
         if self.stopped is not None:
             raise ClosedError(f"the feed was stopped: {self.stopped}")
         if not self._meter.running:
             self._meter.begin()
-        if epoch is not None and (epoch < self._wanted or (self._items and self._items[0][1] is EPOCH_END)):
+        if epoch is not None and self._items and self._items[0][1] is EPOCH_END:
             raise StopIteration
         if self._items:
             return True, self._pop_item()

@@ -7,18 +7,20 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
+from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.outlet import Outlet
+from asyncfeed.stages.base import Span
 from asyncfeed.testing import run_virtual
 from tests.engine.model import Case, cut_short, pipelines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-
-    import numpy as np
 
 
 def noise(item: Any, rng: np.random.Generator) -> tuple[Any, int]:  # noqa: ANN401
@@ -167,6 +169,28 @@ def test_what_is_left_of_an_epoch_is_not_read() -> None:
     assert len(drawn) < 30_000
 
 
+def test_a_source_without_end_hears_that_its_epoch_was_left() -> None:
+    """It may be at work at that moment, and then waits for nothing."""
+    for _ in range(20):
+        endless = af.items(range(3)).shuffle().repeat()
+        for epoch in endless.epochs(3):
+            assert set(itertools.islice(epoch, 3)) == {0, 1, 2}
+
+
+def test_items_of_an_epoch_that_was_left_let_others_run() -> None:
+    async def main() -> bool:
+        loop = asyncio.get_running_loop()
+        outlet = Outlet(4, loop, Budget(1000))
+        outlet.epoch_level = 0
+        outlet.go_to(1)
+        told = loop.create_future()
+        loop.call_soon(told.set_result, None)
+        await outlet.put(Span(["unwanted"], (0,)))
+        return told.done() and not len(outlet)
+
+    assert run_virtual(main())
+
+
 def test_stages_that_hold_items_begin_each_epoch_empty(seed: int) -> None:
     """Left early, a buffer or half a batch of one epoch must not reach the next."""
     pipeline = af.items(lambda: iter(range(10))).shuffle(buffer=4).batch(4)
@@ -246,6 +270,28 @@ def test_tasks_that_wait_for_a_batch_of_an_epoch_that_is_left_come_to_its_end(se
     assert run_virtual(main(), seed=seed) == []
 
 
+def test_the_last_epoch_comes_to_its_end_as_those_before() -> None:
+    """Also for a thread that waits for its next batch."""
+    never = threading.Event()
+    found: list[int] = []
+
+    def stalls() -> Iterator[int]:
+        yield 1
+        never.wait()
+
+    epochs = af.items(stalls).epochs(1)
+    epoch = next(epochs)
+    found.append(next(epoch))
+    waiting = threading.Thread(target=lambda: found.append(next(epoch, -1)))
+    waiting.start()
+    assert next(epochs, None) is None
+    waiting.join()
+    assert found == [1, -1]
+    assert list(epoch) == []
+    never.set()
+    epochs.feed.close()
+
+
 # -- errors
 
 
@@ -275,6 +321,8 @@ def test_an_iterator_has_one_epoch() -> None:
     [
         ({"count": 0}, "count must be at least 1, not 0"),
         ({"start": -1}, "start must not be negative, not -1"),
+        ({"start": 1.5}, "start must be a whole number, not 1.5"),
+        ({"start": "1"}, "start must be a whole number, not '1'"),
         ({"grace": -1}, "grace must not be negative"),
         ({"coord": 3}, "coord must be a Coordinator"),
         ({"memory_limit": 0}, "memory_limit"),
@@ -283,6 +331,13 @@ def test_an_iterator_has_one_epoch() -> None:
 def test_wrong_options_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(af.PipelineError, match=message):
         TRAIN.epochs(**wrong)
+
+
+def test_the_number_of_an_epoch_may_be_one_of_numpy() -> None:
+    """It may come out of a checkpoint."""
+    train = af.items(range(10)).shuffle(seed=1)
+    assert list(train.open(epoch=np.int64(2))) == list(train.open(epoch=2))
+    assert [list(epoch) for epoch in train.epochs(1, start=np.int64(2))] == [list(train.open(epoch=2))]
 
 
 # -- looking
