@@ -302,7 +302,8 @@ def test_items_of_a_session_go_by_value_to_a_function_of_a_module(tmp_path: Path
     text = """
 import asyncfeed as af
 from tests.engine.in_worker import same
-class Item: pass
+class Item:
+    def __init__(self): self.number = 1
 with af.items([Item()]).map(same, on="process").open() as feed:
     print(type(next(feed)) is Item)
 """
