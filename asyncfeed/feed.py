@@ -20,8 +20,9 @@ from asyncfeed.stats import FeedStats
 
 if TYPE_CHECKING:
     from asyncfeed.coordinator import Tie
+    from asyncfeed.engine.driver import Driver
     from asyncfeed.engine.outlet import Outlet
-    from asyncfeed.engine.run import Driver, Run
+    from asyncfeed.engine.run import Run
     from asyncfeed.pipeline import Pipeline
 
 T_co = TypeVar("T_co", covariant=True)
@@ -86,8 +87,8 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     def _begin(self) -> Run:
         """Start on a background thread, where that has not happened."""
+        from asyncfeed.engine.driver import Driver  # noqa: PLC0415
         from asyncfeed.engine.loops import new_event_loop  # noqa: PLC0415 - see engine/ready.py
-        from asyncfeed.engine.run import Driver  # noqa: PLC0415
 
         with self._starting:
             if self._run is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import json
 import random
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -32,6 +34,8 @@ import asyncfeed as af
 
 PATIENCE = 7.0
 """Seconds after which a thread that is still there counts as left behind, and a process as hanging."""
+HANGS = 30.0
+"""Seconds after which a case counts as hanging: the program ends with a traceback."""
 LARGE = np.zeros(1 << 16)
 
 
@@ -125,6 +129,14 @@ async def _async_broken_off() -> None:
             break
 
 
+async def _no_feed() -> None:
+    async def wait() -> None:
+        for _ in range(20):
+            await later(0)
+
+    await asyncio.gather(*(wait() for _ in range(20)))
+
+
 CASES: dict[str, Callable[[], None]] = {
     "for: to the end": to_the_end,
     "for: async stage": async_stage,
@@ -136,12 +148,16 @@ CASES: dict[str, Callable[[], None]] = {
     "async for: to the end": lambda: asyncio.run(_async_for()),
     "async for: async with": lambda: asyncio.run(_async_with()),
     "async for: broken off": lambda: asyncio.run(_async_broken_off()),
+    "asyncio without a feed": lambda: asyncio.run(_no_feed()),
 }
 
 
 def interrupt(case: Callable[[], None], seconds: float) -> str:
     """Interrupt a case after some seconds; return what became of the interrupt."""
     became = "swallowed"
+    # An interrupt at the end of `asyncio.run` may leave the handler of that run, which knows nothing of this one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.dump_traceback_later(HANGS, exit=True)
     shot = Shot()
     try:
         shot.after(seconds)
@@ -151,9 +167,11 @@ def interrupt(case: Callable[[], None], seconds: float) -> str:
     except KeyboardInterrupt:
         became = "raised"
     except BaseException as error:  # what it turned into is the finding
-        became = f"became {type(error).__name__}: {error}"
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        became = f"became {type(error).__name__}: {error} in {where.filename}:{where.lineno}"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
     if became != "raised" and shot.unraisable:
         became = f"swallowed, {shot.unraisable}"
     if left := left_behind():
@@ -163,6 +181,7 @@ def interrupt(case: Callable[[], None], seconds: float) -> str:
 
 def left_behind() -> str:
     """Return the threads of feeds that have not ended after a while."""
+    gc.collect()  # where the interrupt made `asyncio.run` close the loop at once, nothing else finds the feed
     until = time.monotonic() + PATIENCE
     threads = [t for t in threading.enumerate() if t.name.startswith("asyncfeed")]
     for thread in threads:

@@ -52,6 +52,7 @@ CALLS = {
     # A queue runner of TensorFlow's hands out threads that its caller may start later.
     "Thread": (
         *STARTS_TASKS,
+        "engine/driver.py",
         "engine/kept.py",
         "engine/pump.py",
         "engine/worker.py",

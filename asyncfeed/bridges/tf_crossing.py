@@ -11,8 +11,8 @@ from contextlib import nullcontext, suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
+from asyncfeed.engine.driver import EXIT
 from asyncfeed.engine.pump import Pump
-from asyncfeed.engine.run import EXIT
 from asyncfeed.errors import ClosedError, Failure
 from asyncfeed.trees import size_of
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy.random
 import optree
 
+import asyncfeed.engine.driver
 import asyncfeed.engine.loops
 import asyncfeed.engine.run
 import asyncfeed.formats.npy

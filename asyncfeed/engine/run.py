@@ -3,19 +3,21 @@
 A run ends when its outlet is over: the stream has ended, has failed, or was stopped. Then every task is
 cancelled, what was opened is closed, and busy threads are waited for. Nothing here refers to the `Feed`, so that
 dropping the last `Feed` can be seen.
+
+The group is no `asyncio.TaskGroup`, which waits for ever for a task that never ends: one whose function refuses
+to, or one whose next step was lost (see `waking.py`). `main` cancels each task when the run stops and again when
+the grace is over. It says which do not end, and leaves them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import io
 import itertools
 import logging
 import os
-import threading
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from functools import partial
@@ -28,6 +30,7 @@ from asyncfeed.engine.plan import Description, compile_steps, prefetched
 from asyncfeed.engine.processes import Processes
 from asyncfeed.engine.step import Step
 from asyncfeed.engine.threads import Threads, ThreadsExecutor
+from asyncfeed.engine.waking import Waking
 from asyncfeed.errors import Failure
 from asyncfeed.formats import lines
 from asyncfeed.stages.pool import shared_pool
@@ -41,11 +44,9 @@ _numbers = itertools.count()
 KEPT = 1000
 """How many skipped failures are kept; all are counted."""
 KILLED = 0.5
-"""Seconds for killed worker processes to be gone."""
+"""Seconds for killed worker processes, and for tasks that were cancelled again, to be gone."""
 CLOSING = ": closing"
 """What the name of a run's task ends in once it only closes; `asyncfeed.testing` waits for such tasks."""
-EXIT = "the interpreter exits"
-"""Why a run was stopped at exit."""
 
 
 class Run:
@@ -91,7 +92,9 @@ class Run:
         """Those that were asked while they close something, and hear of it afterwards."""
         self._cancelled: asyncio.CancelledError | None = None
         self._deadline = 0.0
-        self._group: asyncio.TaskGroup | None = None
+        self._overdue: asyncio.TimerHandle | None = None
+        self._all_ended: asyncio.Future[None] = loop.create_future()
+        """Done when no task is left that is worth waiting for."""
         self._stopping = False
         self._reported = False
         self._ended = False
@@ -102,9 +105,8 @@ class Run:
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task in the group of the run; nothing of it runs before this returns."""
-        assert self._group is not None
         # A task copies the context it is made in. That may be a worker's, which its function may have changed.
-        task = self.context.run(start_task, self._group, coroutine, loop=self.loop, name=name)
+        task = self.context.run(start_task, self.loop, coroutine, loop=self.loop, name=name)
         # It is ended by the run alone, in order. A loop that shuts down cancels all that it knows of, also what is
         # just closing a file or a connection.
         asyncio._unregister_task(task)  # noqa: SLF001 - documented, for those who extend asyncio
@@ -154,10 +156,22 @@ class Run:
         if task.cancelled() and not self._stopping and task not in self._asked:
             # Not by us: its items would be missing, and the consumer would wait for ever.
             self.outlet.finish(stopped=f"{task.get_name()!r} was cancelled from outside the feed")
-        elif not task.cancelled() and (error := task.exception()) is not None and not self._stopping:
-            # A fault of ours. The consumer hears of it now: the others may take long to end.
-            self.outlet.finish(_fault(error))
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            self._broke(error)
         self._asked.discard(task)
+        if self._stopping and not self._tasks:
+            self._wait_no_longer()
+
+    def _broke(self, error: BaseException) -> None:
+        """Hand what a task raised to the consumer; report it where the consumer hears of something else."""
+        if not self._stopping:
+            self.outlet.finish(fault(error))
+        failure = self.outlet.failure
+        if failure is not None and error is failure.error:
+            return
+        if not isinstance(error, (KeyboardInterrupt, SystemExit)):  # the task has raised these through the loop
+            context = {"message": f"{self.name}: an error while it was stopping", "exception": error}
+            self.loop.call_exception_handler(context)
 
     # -- the consumer's hold
 
@@ -198,41 +212,32 @@ class Run:
         if error is None:
             self.outlet.finish(stopped="its task was cancelled")
         else:
-            self.outlet.finish(_fault(error))
+            self.outlet.finish(fault(error))
         self.unwatch()
+        # asyncio keeps a weak reference to each task that it knows of. Python runs code when such a task goes, and
+        # drops an interrupt that is raised there.
+        asyncio._unregister_task(task)  # noqa: SLF001 - documented, for those who extend asyncio
 
     async def main(self) -> None:
         """Run to the end, or until `stop`; returns when everything is closed, or the grace is over.
 
         A cancellation stops the run like everything else that does. It is raised when all is closed.
         """
-        overdue: asyncio.TimerHandle | None = None
         shared_pool().opened(self.budget.limit)
         try:
-            async with asyncio.TaskGroup() as self._group:
+            try:
                 for step in self.steps:
                     step.start()
-                await self._wait([self.outlet.over])
-                self.outlet.finish(stopped="its task was cancelled")
-                if (task := asyncio.current_task()) is not None:
-                    task.set_name(self.name + CLOSING)
-                self._deadline = self.loop.time() + self.grace
-                overdue = self.loop.call_at(self._deadline, self._is_overdue)
-                self._cancel()
-                # Not by the group, which cancels its tasks when it is cancelled itself.
-                while self._tasks:
-                    await self._wait(self._tasks)
-        except BaseExceptionGroup as group:
-            self._broke(group)
-            self._cancelled = None  # it was the group's
+                await self._wait(self.outlet.over)
+                await self._end()
+            except GeneratorExit:  # the loop was closed before its time: nothing can be waited for any more
+                raise
+            except BaseException as error:  # a fault of ours, or an interrupt that was raised here
+                self.outlet.finish(fault(error))
+                await self._end()
+                raise
         finally:
-            self._group = None
-            try:
-                await self._idle()
-            finally:
-                if overdue is not None:
-                    overdue.cancel()
-                self._close()
+            self._close()
         cancelled, self._cancelled = self._cancelled, None
         if cancelled is not None:
             try:
@@ -240,13 +245,35 @@ class Run:
             finally:
                 del cancelled
 
-    async def _wait(self, futures: Collection[asyncio.Future[None]], until: float | None = None) -> None:
-        """Wait for these; a cancellation ends the wait, and is kept for later."""
+    async def _end(self) -> None:
+        """Cancel all tasks, wait for them and for the threads; may be called again."""
+        self.outlet.finish(stopped="its task was cancelled")
+        if (task := asyncio.current_task()) is not None:
+            task.set_name(self.name + CLOSING)
+        if self._overdue is None:
+            self._deadline = self.loop.time() + self.grace
+            self._overdue = self.loop.call_at(self._deadline, self._is_overdue)
+        self._cancel()
+        while self._tasks and not self._all_ended.done():
+            await self._wait(self._all_ended)
+        await self._idle()
+
+    async def _wait(self, future: asyncio.Future[None], until: float | None = None) -> None:
+        """Wait for this; a cancellation ends the wait, and is kept for later."""
+        waking = Waking(loop=self.loop)
+        # The threads hold what they report to. If that held `main`, and the loop were closed before its time,
+        # nobody could see that `main` is gone and end them. Until then the timer holds it.
+        wake = waking.wake if until is None else waking.wake_weakly()
+        future.add_done_callback(wake)
+        timer = None if until is None else self.loop.call_at(until, waking.wake)
         try:
-            timeout = None if until is None else max(0.0, until - self.loop.time())
-            await asyncio.wait(futures, timeout=timeout)
+            await waking
         except asyncio.CancelledError as error:
             self._cancelled = error
+        finally:
+            future.remove_done_callback(wake)
+            if timer is not None:
+                timer.cancel()
 
     async def _idle(self) -> None:
         """Wait for the threads, as long as the grace allows; say so where that was not enough."""
@@ -259,7 +286,7 @@ class Run:
     async def _threads_idle(self, until: float) -> None:
         idle = self.threads.idle()
         while not idle.done() and self.loop.time() < until:
-            await self._wait([idle], until)
+            await self._wait(idle, until)
 
     def _cancel(self) -> None:
         """Cancel all tasks."""
@@ -273,29 +300,31 @@ class Run:
             each.stop(self.threads)
 
     def _is_overdue(self) -> None:
-        """Say what does not end by itself, and wait no longer for it."""
+        """Say what does not end by itself; cancel it again, and soon wait no longer for it."""
+        self._tasks = {task for task in self._tasks if not task.done()}  # an interrupt may have kept it from us
         self._report_stuck()
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
+        self._overdue = self.loop.call_later(KILLED if self._tasks else 0.0, self._wait_no_longer)
+
+    def _wait_no_longer(self) -> None:
+        """Let `main` go on, whatever tasks are left."""
+        if not self._all_ended.done():
+            self._all_ended.set_result(None)
 
     def _kill(self) -> bool:
         """Kill the worker processes that have not ended; return whether there were any."""
         return bool([each for each in self.processes if each.kill()])  # asks all of them
 
-    def _broke(self, group: BaseExceptionGroup[BaseException]) -> None:
-        """Report what was raised while the run was stopping; what stopped it is the consumer's."""
-        failure = self.outlet.failure
-        for error in group.exceptions:
-            if failure is None or error is not failure.error:
-                context = {"message": f"{self.name}: an error while it was stopping", "exception": error}
-                self.loop.call_exception_handler(context)
-
     def _close(self) -> None:
         self.threads.close()
+        if self._overdue is not None:
+            self._overdue.cancel()
         self.outlet.finish(stopped="it has ended")
         self._found = self._concurrency()
-        for step in self.steps:
-            step.release()
+        if not self._tasks:  # one that is left may yet go on, and is to find that there is nothing more to do
+            for step in self.steps:
+                step.release()
         self.steps = []
         shared_pool().closed(self.budget.limit)
         self.processes.clear()
@@ -375,7 +404,8 @@ def _forget_cancellation(task: asyncio.Task[None]) -> None:
             task.result()
 
 
-def _fault(error: BaseException) -> Failure:
+def fault(error: BaseException) -> Failure:
+    """Return a failure for the consumer that is no item's."""
     return Failure(error, "engine", "none", None, 0, traceback=error.__traceback__)
 
 
@@ -384,65 +414,3 @@ class _Watch(weakref.ref[Any]):
 
     __slots__ = ("gone",)
     gone: Callable[[], object]
-
-
-class Driver:
-    """A background thread with a loop of its own, for consumers that have none."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.thread = threading.Thread(target=self._drive, name=f"{run.name}-loop", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread. Ctrl-C may interrupt this, and finds a run that can be stopped."""
-        # At exit daemon threads are frozen where they stand; the run is to close what it opened before that.
-        atexit.register(self._at_exit)
-        try:
-            self.thread.start()
-        except RuntimeError:  # the system has no more threads, or the interpreter is about to end
-            atexit.unregister(self._at_exit)
-            self.run.outlet.finish(stopped="its thread could not be started")
-            self.run.unwatch()
-            self.run.loop.close()
-            raise
-
-    def _drive(self) -> None:
-        loop = self.run.loop
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(self.run.begin())
-        except BaseException as error:  # noqa: BLE001 - no consumer may wait for a loop that is gone
-            self.run.outlet.finish(_fault(error))
-        finally:
-            try:
-                leftover = asyncio.all_tasks(loop)  # what the user's functions started on this loop
-                for task in leftover:
-                    task.cancel()
-                if leftover:
-                    loop.run_until_complete(asyncio.wait(leftover, timeout=self.run.grace))
-                loop.run_until_complete(loop.shutdown_asyncgens())
-            finally:
-                self.run.unwatch()
-                asyncio.set_event_loop(None)
-                loop.close()
-                atexit.unregister(self._at_exit)
-
-    def join(self) -> None:
-        """Wait until the run has closed everything; a little longer than it waits itself."""
-        if self.run.forked or self.thread is threading.current_thread():
-            return
-        self.thread.join(self.run.grace + 1.0)
-        if self.thread.is_alive():
-            stuck = "\n".join(self.run.threads.stuck())
-            log.warning("%s: its event loop is blocked by code that does not return\n%s", self.run.name, stuck)
-        else:
-            self.run.threads.join(0.1)
-
-    async def join_async(self) -> None:
-        """Do the same from an event loop, without holding it up."""
-        await asyncio.get_running_loop().run_in_executor(None, self.join)
-
-    def _at_exit(self) -> None:
-        self.run.request_stop(EXIT)
-        if self.thread.ident is not None:  # or else another thread is starting it, and it finds itself stopped
-            self.join()

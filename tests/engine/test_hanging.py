@@ -6,13 +6,14 @@ import asyncio
 import gc
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import asyncfeed as af
 from asyncfeed.engine.run import Run as EngineRun
-from asyncfeed.testing import no_leaks, run_virtual
+from asyncfeed.testing import VirtualLoop, no_leaks, run_virtual
 from tests.engine.witness import Stage
 
 
@@ -94,6 +95,59 @@ def test_a_task_that_refuses_to_end_is_named(caplog: pytest.LogCaptureFixture) -
         asyncio.run(main())
     (record,) = caplog.records
     assert "refuses" in record.getMessage()
+
+
+@pytest.mark.parametrize("where", ["map", "source", "flat_map"])
+@pytest.mark.parametrize("leave", ["closed", "abandoned"])
+def test_a_task_that_never_ends_is_left_shortly_after_the_grace(
+    leave: str, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not keep `aclose` waiting, nor `asyncio.run`."""
+    loop = VirtualLoop()
+    release = asyncio.Event()
+
+    async def never(x: int = 0) -> int:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+        return x
+
+    async def rows(_: int = 0) -> AsyncIterator[int]:
+        yield 0
+        await never()
+
+    async def one_then_never(x: int) -> int:
+        return x if x == 0 else await never()
+
+    pipelines: dict[str, af.Pipeline[Any]] = {
+        "map": af.items(range(9)).map(one_then_never, concurrency=2),
+        "source": af.items(rows),
+        "flat_map": af.items(range(9)).flat_map(rows),
+    }
+
+    async def main() -> None:
+        feed = pipelines[where].open(grace=5)
+        await anext(feed)
+        await asyncio.sleep(1)
+        if leave == "closed":
+            await feed.aclose()
+            assert loop.time() == pytest.approx(6.5)
+
+    async def cancel_all() -> None:
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        assert loop.time() == pytest.approx(6.5)
+        release.set()
+        await asyncio.sleep(1)
+
+    with caplog.at_level(logging.WARNING, "asyncfeed"), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main())
+        runner.run(cancel_all())
+    assert not loop.complaints
+    (record,) = [each for each in caplog.records if each.name == "asyncfeed"]
+    assert "waits no longer" in record.getMessage()
 
 
 # -- functions that keep the cancellation to themselves

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
+from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.loops import new_event_loop
-from asyncfeed.engine.run import EXIT, Driver
 from asyncfeed.engine.run import Run as EngineRun
 from asyncfeed.testing import no_leaks, run_virtual
 from tests.engine.witness import BUILDS, Ledger, on_thread

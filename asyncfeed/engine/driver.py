@@ -1,0 +1,77 @@
+"""A thread with an event loop of its own, for a run whose consumer has none."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+
+from asyncfeed.engine.run import Run, fault
+
+log = logging.getLogger("asyncfeed")
+
+EXIT = "the interpreter exits"
+"""Why a run was stopped at exit."""
+
+
+class Driver:
+    """A background thread with a loop of its own, for consumers that have none."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.thread = threading.Thread(target=self._drive, name=f"{run.name}-loop", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Ctrl-C may interrupt this, and finds a run that can be stopped."""
+        # At exit daemon threads are frozen where they stand; the run is to close what it opened before that.
+        atexit.register(self._at_exit)
+        try:
+            self.thread.start()
+        except RuntimeError:  # the system has no more threads, or the interpreter is about to end
+            atexit.unregister(self._at_exit)
+            self.run.outlet.finish(stopped="its thread could not be started")
+            self.run.unwatch()
+            self.run.loop.close()
+            raise
+
+    def _drive(self) -> None:
+        loop = self.run.loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self.run.begin())
+        except BaseException as error:  # noqa: BLE001 - no consumer may wait for a loop that is gone
+            self.run.outlet.finish(fault(error))
+        finally:
+            try:
+                leftover = asyncio.all_tasks(loop)  # what the user's functions started on this loop
+                for task in leftover:
+                    task.cancel()
+                if leftover:
+                    loop.run_until_complete(asyncio.wait(leftover, timeout=self.run.grace))
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            finally:
+                self.run.unwatch()
+                asyncio.set_event_loop(None)
+                loop.close()
+                atexit.unregister(self._at_exit)
+
+    def join(self) -> None:
+        """Wait until the run has closed everything; a little longer than it waits itself."""
+        if self.run.forked or self.thread is threading.current_thread():
+            return
+        self.thread.join(self.run.grace + 1.0)
+        if self.thread.is_alive():
+            stuck = "\n".join(self.run.threads.stuck())
+            log.warning("%s: its event loop is blocked by code that does not return\n%s", self.run.name, stuck)
+        else:
+            self.run.threads.join(0.1)
+
+    async def join_async(self) -> None:
+        """Do the same from an event loop, without holding it up."""
+        await asyncio.get_running_loop().run_in_executor(None, self.join)
+
+    def _at_exit(self) -> None:
+        self.run.request_stop(EXIT)
+        if self.thread.ident is not None:  # or else another thread is starting it, and it finds itself stopped
+            self.join()
