@@ -220,6 +220,6 @@ def _release(
         os.close(pidfd)
 
 
-# What is registered first runs last at exit. Python registers its finalizers with the first that is made, so one is
-# made here: the workers of a run that is open at exit are released after the run has stopped.
+# What is registered first runs last at exit. Python registers its finalizers with the first that is made, so one
+# is made here: the workers of a run that is open at exit are released after the run has stopped.
 weakref.finalize(Worker, bool).atexit = False
