@@ -17,23 +17,40 @@ before it, for which the same holds. A merge that waits for one of its branches 
 
 Every event that can make an item next calls `poke`: a span was sent, a step found nothing to send, bytes were
 freed, an item began to wait.
+
+What is charged for a result that nobody can weigh. Until a step has its first result, each of its calls is charged
+a share of the limit (`share`), or `least` if a share is not free. The first result corrects every one of these
+charges, of calls that run and of calls that wait for room. So the limit may be exceeded in two cases only:
+
+* The item that is next weighs more than what is free (see above).
+* A call that had begun returns more than it is charged. A result of up to `least` bytes never does: the other
+  steps leave so much room for the first call of a step. A larger one exceeds the limit by its weight less its
+  charge. While the run is over its limit, nothing begins but the item that is next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import partial
+
+LEAST = 1 << 20
+"""How many bytes an unknown result is charged with at least. With more, fewer calls begin before the first result
+is there if the limit is small. With less, more results exceed a small limit."""
 
 
-class _Waiter(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Waiter:
     depth: int
     number: int
-    nbytes: int
+    nbytes: Callable[[], int]
+    """What to charge; it may change while the item waits."""
     spare: int
     next_in_line: Callable[[], bool]
     entered: Callable[[], None] | None
     admitted: asyncio.Future[None]
+    charged: int = 0
 
 
 class Budget:
@@ -52,6 +69,10 @@ class Budget:
         self._waiters: list[_Waiter] = []
         self._needs: dict[int, int | None] = {}
         self._others: dict[int, int] = {}
+        self._unknown: set[int] = set()
+        """Steps of which no result has been seen, by depth."""
+        self._guessing = 0
+        """How many such steps there were at the start."""
 
     @property
     def waiting(self) -> bool:
@@ -66,17 +87,36 @@ class Budget:
         if nbytes < 0 and self._waiters:
             self.poke()
 
-    def need(self, depth: int, nbytes: int | None = None) -> None:
-        """Note that a step makes items, and what one weighs where that is known.
+    def need(self, depth: int, nbytes: int | None = None, *, unknown: bool = False) -> None:
+        """Note that a step makes items, and what one weighs if that is known.
 
-        The other steps leave so much room, so that its next item can pass; for a step that has not made one
-        yet, as much as the heaviest that was seen elsewhere.
+        The other steps leave so much room, so that its next item can pass. For a step that has not made one
+        yet, that is as much as the heaviest that was seen elsewhere; and `least`, if nobody can tell beforehand
+        what its results weigh (`unknown`).
         """
+        if unknown:
+            self._unknown.add(depth)
+            self._guessing += 1
         if depth not in self._needs or (nbytes is not None and nbytes > (self._needs[depth] or 0)):
+            if nbytes is not None:
+                self._unknown.discard(depth)
             self._needs[depth] = nbytes
             heaviest = max(need or 0 for need in self._needs.values())
-            needs = {at: heaviest if need is None else need for at, need in self._needs.items()}
+            guess = max(heaviest, self.least)
+            needs = {
+                at: need if need is not None else guess if at in self._unknown else heaviest
+                for at, need in self._needs.items()
+            }
             self._others = {at: sum(needs.values()) - need for at, need in needs.items()}
+
+    @property
+    def least(self) -> int:
+        """How many bytes an unknown result is charged with at least."""
+        return min(LEAST, self.limit // (2 * max(1, self._guessing)))
+
+    def share(self, calls: int) -> int:
+        """Return what to charge for an unknown result, so that all `calls` of all such steps fit together."""
+        return max(self.least, self.limit // (calls * max(1, self._guessing)))
 
     def _has_room(self, nbytes: int, depth: int) -> bool:
         return self.used + nbytes + self._others.get(depth, 0) <= self.limit
@@ -90,7 +130,7 @@ class Budget:
 
     async def admit(
         self,
-        nbytes: int,
+        nbytes: int | Callable[[], int],
         depth: int,
         next_in_line: Callable[[], bool],
         spare: int = 0,
@@ -99,16 +139,19 @@ class Budget:
     ) -> None:
         """Charge `nbytes`, waiting for room; `depth` is the step's place, the consumer being deepest.
 
+        `nbytes` is a function if it may change while the item waits. It is asked when the item is let in.
         `number` is the place of the item in its step: the first of those that wait is let in first.
-        `entered` is called when the wait is over, before anyone else is let in: the task itself goes on later.
+        `entered` is called when the item is let in, before anyone else is: the task itself goes on later. What is
+        charged belongs to the caller from then on, also if the task is cancelled before it goes on.
         """
         self.charge(-self.freed())
-        if self.fits(nbytes, depth, spare):
+        weigh = nbytes if callable(nbytes) else partial(int, nbytes)
+        if self.fits(weigh(), depth, spare):
             if entered is not None:
                 entered()
             return
         admitted = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(depth, number, nbytes, spare, next_in_line, entered, admitted)
+        waiter = _Waiter(depth, number, weigh, spare, next_in_line, entered, admitted)
         # Deepest first, because only what reaches the consumer frees anything; then in the order of the stream.
         rank = (-depth, number)
         place = next((i for i, other in enumerate(self._waiters) if (-other.depth, other.number) > rank), None)
@@ -121,7 +164,8 @@ class Budget:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif not waiter.admitted.cancelled():
-                self.used -= nbytes
+                if entered is None:
+                    self.used -= waiter.charged
                 if self._waiters and not isinstance(error, GeneratorExit):
                     self.poke()
             raise
@@ -131,7 +175,8 @@ class Budget:
         while (place := self._first_admissible()) is not None:
             waiter = self._waiters.pop(place)
             if not waiter.admitted.done():
-                self.charge(waiter.nbytes)
+                waiter.charged = waiter.nbytes()
+                self.charge(waiter.charged)
                 if waiter.entered is not None:
                     waiter.entered()
                 waiter.admitted.set_result(None)
@@ -142,7 +187,7 @@ class Budget:
             is_next = waiter.next_in_line()
             self.used -= self.freed()
             # Room goes to the deepest alone: a shallower step that fits would starve one that needs more.
-            fits = place == 0 and self._has_room(waiter.nbytes + waiter.spare, waiter.depth)
+            fits = place == 0 and self._has_room(waiter.nbytes() + waiter.spare, waiter.depth)
             if fits or is_next or waiter.admitted.done():
                 return place
         return None

@@ -78,8 +78,6 @@ class FlatStep(Step):
         # One worker until an element has been weighed, or takes long: many at once might be too many.
         self._crew = Crew(1, means.loop, lambda: self.task(self._labour(), "worker"), means.hungry_for)
         self._weight: int | None = None
-        self._guess = means.budget.limit // self._limit
-        """What an element is charged with before one has been weighed."""
         self._alone: asyncio.TimerHandle | None = None
         self._policy = Policy(work, means)
         self._progress = Gate()
@@ -90,7 +88,7 @@ class FlatStep(Step):
 
     def start(self) -> None:
         """Start the feeding and the sending task; workers start when there is work."""
-        self.means.budget.need(self.depth)
+        self.means.budget.need(self.depth, unknown=True)
         self.task(self._feed(), "feed")
         self.task(self._send(), "send")
 
@@ -229,31 +227,38 @@ class FlatStep(Step):
     async def _admit(self, slot: Slot, count: int) -> None:
         """Wait until the budget has room for so many elements, as heavy as those before."""
         budget = self.means.budget
-        guessed = self._weight is None
-        predicted = count * (self._guess if self._weight is None else self._weight)
-        if guessed and self._alone is None and self._crew.limit < self._limit:
+        if self._weight is None and self._alone is None and self._crew.limit < self._limit:
             self._alone = self.means.loop.call_later(ALONE, self._go_on)
         first = not self._work.ordered or self._slots[0] is slot
         # The others leave room for one element of the first, which is the one that is needed next.
-        spare = 0 if first else self._weight or 0
-        if not budget.fits(predicted, self.depth, spare):
-            slot.active = False
+        spare = 0 if first else budget.least if self._weight is None else self._weight
+        slot.asked = count
+        predicted = count * (budget.share(self._limit) if self._weight is None else self._weight)
+        if budget.fits(predicted, self.depth, spare):
+            slot.reserved = predicted
+            return
+        slot.active = False
 
-            def entered() -> None:
-                slot.active = True
+        def needed() -> int:
+            return count * (budget.least if self._weight is None else self._weight)
 
-            await budget.admit(predicted, self.depth, lambda: self._is_next(slot), spare, entered)
-        slot.asked, slot.reserved = count, predicted
-        if guessed and self._weight is not None:
-            self._correct()
+        def entered() -> None:
+            slot.active = True
+            slot.reserved = needed()
+
+        await budget.admit(needed, self.depth, lambda: self._is_next(slot), spare, entered)
 
     def _correct(self) -> None:
         """Charge what is being made with what is known by now."""
+        change = 0
         for slot in self._slots:
             if slot.reserved:
                 reserved = slot.asked * (self._weight or 0)
-                self.means.budget.charge(reserved - slot.reserved)
+                change += reserved - slot.reserved
                 slot.reserved = reserved
+        self.means.budget.charge(change)
+        if self.means.budget.waiting:
+            self.means.budget.poke()
 
     def _weigh(self, nbytes: int, count: int) -> None:
         """Learn what an element weighs; once that is known, all workers may come."""

@@ -88,7 +88,7 @@ def _from(items: list[Any], place: int) -> Iterator[tuple[int, Any]]:
 class Part:
     """What items that were admitted one by one have of the budget; a guess is corrected meanwhile."""
 
-    __slots__ = ("entry", "nbytes", "weight")
+    __slots__ = ("admitted", "entry", "nbytes", "weight")
 
     def __init__(self, entry: Entry, weight: int, nbytes: int) -> None:
         self.entry = entry
@@ -96,22 +96,33 @@ class Part:
         """What the items weigh."""
         self.nbytes = nbytes
         """What is charged for their results."""
+        self.admitted = False
+        """Whether it is charged: or else the items wait for room, and it will be."""
+
+    def admit(self) -> None:
+        """Note that it is charged."""
+        self.admitted = True
+        self.entry.charged += self.nbytes
+
+    def correct(self, nbytes: int) -> int:
+        """Replace a guess; return by how much what is charged changes."""
+        change, self.nbytes = nbytes - self.nbytes, nbytes
+        if not self.admitted:
+            return 0
+        self.entry.charged += change
+        return change
 
 
 class Weights:
-    """What a result weighs against the item it is made from, learned on the way.
+    """What a result weighs against the item it is made from, learned on the way."""
 
-    `guess` is what a result is charged with before one has been seen.
-    """
-
-    def __init__(self, work: Work, guess: int) -> None:
+    def __init__(self, work: Work) -> None:
         self._cost = work.cost
         self._measure = work.measure
         self._filters = work.shape == "filter"
         self._packed = work.packed
         self._looks = work.packed
         """Whether to measure items though their cost is known."""
-        self._guess = guess
         self.ratio = 1.0
         self.each = 0
         """How many bytes a result had lately; 0 while they are small."""
@@ -163,9 +174,9 @@ class Weights:
                 deque(entry.untaken, maxlen=0)  # workers that are in it find it at its end, and look again
                 entry.untaken = _from(entry.items, following[0])
 
-    def expect(self, weight: int, count: int) -> int:
-        """Return what to charge for `count` results made from items of `weight`."""
-        return self._guess * count if self.unknown else int(weight * self.ratio)
+    def expect(self, weight: int) -> int:
+        """Return what the results of items of `weight` will weigh, as far as that is known."""
+        return int(weight * self.ratio)
 
     def learn(self, results: list[Any], weight: int) -> int:
         """Take note of results made from items of `weight`; return what they weigh."""

@@ -38,7 +38,7 @@ TOGETHER = 4 << 20
 """How many bytes of large results to take in together, at most a backlog: whatever is taken in is worked on."""
 ALONE = 0.01
 """Seconds that the first call of a stage has for itself, so that its result tells what the others will weigh. A
-function that takes longer is called for others meanwhile, each charged with a share of the memory limit."""
+function that takes longer is called for other items meanwhile; `budget` says what is charged for these calls."""
 SURPRISE = 4 * SMALL
 """How many bytes a result has at least that was not to be expected where those before were small."""
 SHARES = 32
@@ -62,12 +62,12 @@ class WorkStep(Step):
         limit = self.most if work.concurrency == "auto" else work.concurrency
         self._window_size = max(WINDOW // unit, 2 * limit)
         self._backlog = BACKLOG // unit
-        asked = SHARES if work.concurrency == "auto" else work.concurrency
-        self._weights = Weights(work, means.budget.limit // asked)
+        self._shares = SHARES if work.concurrency == "auto" else work.concurrency
+        self._weights = Weights(work)
         self._measured: set[int] = set()
         """The numbers of items that are just being measured."""
         self._guessed: set[Part] = set()
-        """What was admitted before anybody knew what a result weighs, and is still worked on."""
+        """What began, or waited for room, before anybody knew what a result weighs, and has no result yet."""
         self._window = Window(work, means, self)
         self._untaken: deque[Entry] = deque()
         self._current: Entry | None = None
@@ -85,7 +85,7 @@ class WorkStep(Step):
 
     def start(self) -> None:
         """Start the feeding and the sending task; workers start when there is work."""
-        self.means.budget.need(self.depth)
+        self.means.budget.need(self.depth, unknown=self._weights.unknown)
         self.task(self._feed(), "feed")
         self.task(self._send(), "send")
 
@@ -182,43 +182,36 @@ class WorkStep(Step):
     async def _admit(self, entry: Entry, place: int, count: int, weight: int) -> Part:
         """Wait until the budget has room for the results of `count` items that weigh so much; return their part.
 
-        Before the first result is there, that is a share of the limit for each call.
+        Before the first result is there, that is a share of the limit for each call, or less if that is not free.
         """
         budget, weights = self.means.budget, self._weights
         guessed = weights.unknown
         if guessed and not self._together:
             self._probing = True
             self._alone = self._alone or self.means.loop.call_later(ALONE, self._go_on)
-        part = Part(entry, weight, weights.expect(weight, count))
+        part = Part(entry, weight, budget.share(self._shares) * count if guessed else weights.expect(weight))
         number = entry.number + place
         # What comes before and is still being measured finds room for as much.
         spare = part.nbytes if min(self._measured, default=number) < number else 0
-        if not budget.fits(part.nbytes, self.depth, spare):
-            entry.waiting += count
-
-            def entered() -> None:
-                entry.waiting -= count
-
-            is_next = partial(self._is_next, entry, place)
-            await budget.admit(part.nbytes, self.depth, is_next, spare, entered, number)
-        entry.charged += part.nbytes
         if guessed:
             self._guessed.add(part)
-            if not weights.unknown:
-                self._correct()
+        if budget.fits(part.nbytes, self.depth, spare):
+            part.admit()
+            return part
+        if guessed:
+            part.nbytes = budget.least * count
+        entry.waiting += count
+
+        def entered() -> None:
+            entry.waiting -= count
+            part.admit()
+
+        is_next = partial(self._is_next, entry, place)
+        await budget.admit(lambda: part.nbytes, self.depth, is_next, spare, entered, number)
         return part
 
-    def _correct(self) -> None:
-        """Charge those that are worked on with what is known by now."""
-        for part in self._guessed:
-            self._recharge(part, self._weights.expect(part.weight, 1))
-        self._guessed.clear()
-
     def _recharge(self, part: Part, nbytes: int) -> None:
-        change = nbytes - part.nbytes
-        part.nbytes = nbytes
-        part.entry.charged += change
-        self.means.budget.charge(change)
+        self.means.budget.charge(part.correct(nbytes))
 
     def _weighed(self, entry: Entry, results: list[Any], part: Part) -> None:
         """Book what the results really weigh, and let go of what they were made from."""
@@ -228,11 +221,16 @@ class WorkStep(Step):
         each = self._weights.each
         self._inbox.most = max(1, min(self._backlog, TOGETHER // each)) if each > SMALL else sys.maxsize
         self.means.budget.need(self.depth, actual // max(1, len(results)))
-        self._recharge(part, actual - entry.share * len(results))
-        if self._guessed:
-            self._guessed.discard(part)
-            if not self._weights.unknown:
-                self._correct()
+        change = part.correct(actual - entry.share * len(results))
+        self._guessed.discard(part)
+        if self._guessed and not self._weights.unknown:
+            # All at once: nobody is let in because one guess was too high, before all are corrected.
+            change += sum(other.correct(self._weights.expect(other.weight)) for other in self._guessed)
+            self._guessed.clear()
+            self.means.budget.charge(change)
+            self.means.budget.poke()  # some may have waited for more than they need
+        else:
+            self.means.budget.charge(change)
         if self._probing:
             self._begin_next()
         if self._alone is not None and not self._weights.unknown:
@@ -263,7 +261,9 @@ class WorkStep(Step):
             return
         for each in self._untaken:
             self._weights.break_up(each)
-        self._weighed(entry, results, Part(entry, sum(self._weights.costs(items)), 0))
+        part = Part(entry, sum(self._weights.costs(items)), 0)
+        part.admit()
+        self._weighed(entry, results, part)
 
     # -- sending on
 

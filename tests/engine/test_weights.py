@@ -118,6 +118,71 @@ def test_a_guess_is_corrected_by_the_first_result() -> None:
     assert run_virtual(main) < MB
 
 
+def _slow_branches(nbytes: int) -> af.Pipeline[Any]:
+    async def make(_: int) -> Block:
+        await asyncio.sleep(1)
+        return Block(nbytes)
+
+    return af.concat(*(af.items(range(40)).map(make, concurrency=calls) for calls in (16, 8)))
+
+
+def _slow_maps(nbytes: int) -> af.Pipeline[Any]:
+    async def make(_: int) -> Block:
+        await asyncio.sleep(1)
+        return Block(nbytes)
+
+    async def copied(_: Block) -> Block:
+        return await make(0)
+
+    return af.items(range(40)).map(make, concurrency=16).map(copied, concurrency=8).prefetch(100)
+
+
+def _slow_elements(nbytes: int) -> af.Pipeline[Any]:
+    async def make(_: int) -> Any:
+        for _ in range(4):
+            await asyncio.sleep(1)
+            yield Block(nbytes)
+
+    return af.items(range(10)).flat_map(make, concurrency=8)
+
+
+def _slow_beside(nbytes: int) -> af.Pipeline[Any]:
+    return af.concat(_slow_elements(nbytes), _slow_branches(nbytes), _slow_maps(nbytes))
+
+
+async def memory_peak(pipeline: af.Pipeline[Any], limit: int) -> int:
+    async with pipeline.open(memory_limit=limit) as feed:
+        async for item in feed:
+            del item
+        return feed.stats().memory_peak
+
+
+@pytest.mark.parametrize("make", [_slow_branches, _slow_maps, _slow_elements, _slow_beside])
+@pytest.mark.parametrize("limit", [4 * MB, 10 * MB, 64 * MB])
+def test_slow_calls_of_unknown_results_stay_within_the_limit(make: Any, limit: int, seed: int) -> None:
+    """However long the first call takes: what weighs no more than an unknown result is charged never exceeds it."""
+    nbytes = min(MB, limit // 20) if make is _slow_beside else MB
+    assert run_virtual(memory_peak(make(nbytes), limit), seed=seed) <= limit
+
+
+@pytest.mark.parametrize("calls", [1, 2, 7, 16])
+def test_only_calls_that_had_begun_before_the_first_result_exceed_the_limit(calls: int, seed: int) -> None:
+    """Each by its weight less its share of the limit; none begins until the others are within the limit again."""
+    limit, begun = 32 * MB, []
+
+    async def make(x: int) -> Block:
+        begun.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(10)
+        return Block(limit // 2)
+
+    peak = run_virtual(memory_peak(af.items(range(40)).map(make, concurrency=calls), limit), seed=seed)
+    first = [at for at in begun if at < 10]
+    assert len(first) == calls
+    assert peak <= max(limit, calls * limit // 2) + 4096
+    later = begun[calls:]
+    assert max(sum(at <= other < at + 10 for other in later) for at in later) <= 2
+
+
 def _sync(x: int) -> Block:
     return Block(100 if x < 100 else 20 * MB)
 
