@@ -68,6 +68,8 @@ class WorkStep(Step):
         """The numbers of items that are just being measured."""
         self._guessed: set[Part] = set()
         """What began, or waited for room, before anybody knew what a result weighs, and has no result yet."""
+        self._entering = 0
+        """How many calls were let in after they waited for room, and have yet to begin."""
         self._window = Window(work, means, self)
         self._untaken: deque[Entry] = deque()
         self._current: Entry | None = None
@@ -185,6 +187,8 @@ class WorkStep(Step):
         Before the first result is there, that is a share of the limit for each call, or less if that is not free.
         """
         budget, weights = self.means.budget, self._weights
+        while self._entering:  # noqa: ASYNC110 - it goes on in this turn of the loop or the next
+            await asyncio.sleep(0)  # so that calls begin in the order of the stream
         guessed = weights.unknown
         if guessed and not self._together:
             self._probing = True
@@ -205,9 +209,14 @@ class WorkStep(Step):
         def entered() -> None:
             entry.waiting -= count
             part.admit()
+            self._entering += 1
 
         is_next = partial(self._is_next, entry, place)
-        await budget.admit(lambda: part.nbytes, self.depth, is_next, spare, entered, number)
+        try:
+            await budget.admit(lambda: part.nbytes, self.depth, is_next, spare, entered, number)
+        finally:
+            if part.admitted:
+                self._entering -= 1
         return part
 
     def _recharge(self, part: Part, nbytes: int) -> None:
