@@ -69,6 +69,12 @@ class Marks:
     def __init__(self, levels: int) -> None:
         self._ended = [0] * (levels + 1)
 
+    def copy(self) -> Marks:
+        """Return the same counts, to go on from."""
+        same = Marks(0)
+        same._ended = self._ended.copy()
+        return same
+
     def ended(self, level: int) -> int:
         """Return how many epochs of this level have ended."""
         return self._ended[level]

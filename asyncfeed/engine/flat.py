@@ -39,7 +39,7 @@ class Slot:
 
     __slots__ = (
         "active", "asked", "charged", "children", "done", "failure", "gate", "item", "mark", "nbytes", "ordinal",
-        "reserved", "sent",
+        "reserved", "sent", "unwanted",
     )  # fmt: skip
 
     def __init__(self, item: Any, ordinal: Any, charged: int) -> None:
@@ -56,6 +56,8 @@ class Slot:
         self.active = False
         """Whether a worker is at it, and does not wait for memory."""
         self.done = False
+        self.unwanted = False
+        """Whether nobody asks for more children: a later stage has left the epoch of this item."""
         self.failure: Failure | None = None
         self.mark = NO_MARK
         self.gate = Gate()
@@ -102,6 +104,17 @@ class FlatStep(Step):
         """How many calls of the user's function it may make at a time."""
         return self._crew.limit
 
+    def skip(self, level: int, ended: int) -> None:
+        """Draw nothing more for the items of that epoch: what they expand to may have no end."""
+        super().skip(level, ended)
+        marks = self._passed.copy()
+        for slot in self._slots:
+            if slot.mark != NO_MARK:
+                marks.note(slot.mark)
+            elif self.skips(marks):
+                slot.unwanted = True
+                slot.gate.open()
+
     def drop(self) -> int:
         """Forget what is held."""
         nbytes = sum(slot.charged + slot.nbytes + slot.reserved for slot in self._slots) + self._inbox.clear()
@@ -120,13 +133,12 @@ class FlatStep(Step):
             last = span.last
             share = span.nbytes // max(1, len(span.items))
             self.means.budget.charge(share * len(span.items) - span.nbytes)
-            unwanted = self.skips(self._fed)
             for item, ordinal in zip(span.items, span.ordinals, strict=True):
-                if unwanted:
+                while len(self._slots) >= self._most and not self.skips(self._fed):
+                    await self._room.wait()
+                if self.skips(self._fed):
                     self.means.budget.charge(-share)
                     continue
-                while len(self._slots) >= self._most:
-                    await self._room.wait()
                 slot = Slot(item, ordinal, share)
                 self._slots.append(slot)
                 self._untaken.append(slot)
@@ -139,7 +151,7 @@ class FlatStep(Step):
                 self._slots.append(end)
                 if self._progress.waiting:
                     self._progress.open()
-            elif unwanted and self.means.budget.waiting:
+            elif self.means.budget.waiting and self.skips(self._fed):
                 self.means.budget.poke()
             del span
 
@@ -156,7 +168,8 @@ class FlatStep(Step):
             if self._untaken and crew.short_handed:
                 crew.hire()
             try:
-                await self._expand(slot)
+                if not slot.unwanted:
+                    await self._expand(slot)
             except BaseException as error:
                 if from_outside(error, task):
                     raise
@@ -189,6 +202,8 @@ class FlatStep(Step):
                 await self._expand_on_loop(slot, iterator)
         elif isinstance(made, (list, tuple)):
             for start in range(0, len(made), SPAN):
+                if slot.unwanted:
+                    return
                 await self._gather(slot, list(made[start : start + SPAN]))
         elif isinstance(made, Iterable):
             await self._expand_on_thread(slot, made)
@@ -197,7 +212,7 @@ class FlatStep(Step):
             raise TypeError(message)
 
     async def _expand_on_loop(self, slot: Slot, iterator: AsyncIterator[Any]) -> None:
-        while True:
+        while not slot.unwanted:
             await self._admit(slot, 1)
             try:
                 child = await anext(iterator)
@@ -211,7 +226,7 @@ class FlatStep(Step):
         drawing = Drawing(made, self.name, self.means.loop, max(HOP_BYTES, self.means.budget.limit // 16))
         size = 1
         try:
-            while not drawing.ended:
+            while not (drawing.ended or slot.unwanted):
                 size = max(1, min(size, HOP_BYTES // max(1, self._weight or HOP_BYTES)))
                 await self._admit(slot, size)
                 children, seconds = await self.means.threads.run(self.name, drawing.draw, size)
@@ -291,7 +306,7 @@ class FlatStep(Step):
         del children
         if self._progress.waiting and (not self._work.ordered or self._slots[0] is slot):
             self._progress.open()
-        while len(slot.children) >= 2 * SPAN:
+        while len(slot.children) >= 2 * SPAN and not slot.unwanted:
             await slot.gate.wait()
 
     def _is_next(self, slot: Slot) -> bool:

@@ -191,6 +191,30 @@ def test_items_of_an_epoch_that_was_left_let_others_run() -> None:
     assert run_virtual(main())
 
 
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_an_item_that_expands_without_end_is_left_with_its_epoch(count: int) -> None:
+    """Also one whose turn has not come, and those that wait in front of the stage."""
+    closed: list[int] = []
+
+    def endless(start: int) -> Iterator[int]:
+        try:
+            yield from itertools.count(start)
+        finally:
+            closed.append(start)
+
+    async def endless_async(start: int) -> AsyncIterator[int]:
+        for number in itertools.count(start):
+            await asyncio.sleep(0)
+            yield number
+
+    for function in (endless, endless_async):
+        expanded = af.items(range(count)).flat_map(function)
+        assert [next(epoch) for epoch in expanded.epochs(3)] == [0, 0, 0]
+        assert list(expanded.take(2).repeat(3)) == [0, 1] * 3
+        assert list(expanded.take(2).shuffle(buffer=1).repeat(2).epochs(2).__next__()) == [0, 1] * 2
+    assert closed.count(0) >= 6
+
+
 def test_stages_that_hold_items_begin_each_epoch_empty(seed: int) -> None:
     """Left early, a buffer or half a batch of one epoch must not reach the next."""
     pipeline = af.items(lambda: iter(range(10))).shuffle(buffer=4).batch(4)
