@@ -57,10 +57,14 @@ class Meter:
             self._since = now
         self._state = state
 
-    def end(self) -> None:
-        """Note that the consumers have seen the end; the time stands still from here on."""
+    def now(self) -> float:
+        """Return the time, for `end`."""
+        return self._clock()
+
+    def end(self, at: float | None = None) -> None:
+        """Note that the consumers saw the end, now or at an earlier time; from then on the time stands still."""
         if self.running:
-            self._spent[self._state] += self._clock() - self._since
+            self._spent[self._state] += max(0.0, (self._clock() if at is None else at) - self._since)
             self.running = False
         self._over = True
 

@@ -71,6 +71,8 @@ class Outlet:
         self._sleepers: deque[asyncio.Future[None]] = deque()
         self._gate = Gate()
         self._meter = Meter(clock_of(loop))
+        self._cut_at: float | None = None
+        """When it was stopped. A run that had ended by then has no loop left to note it."""
         self._held = 0
         self._full = False
         self._freed = 0
@@ -158,6 +160,7 @@ class Outlet:
         where this thread may have the lock.
         """
         if self.stopped is None:
+            self._cut_at = self._meter.now()
             self.stopped = reason
 
     def clear(self) -> None:
@@ -209,6 +212,8 @@ class Outlet:
     def times(self) -> tuple[float, float, float]:
         """Return the seconds since the first draw, and how long consumers and data waited: see `FeedStats`."""
         with self._lock:
+            if self._cut_at is not None and not self.ends_elsewhere:
+                self._meter.end(self._cut_at)
             return self._meter.times()
 
     def hold(self) -> None:

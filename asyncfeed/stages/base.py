@@ -289,7 +289,8 @@ def show(value: object) -> str:
 def check_count(stage: str, name: str, value: object, least: int) -> None:
     """Raise where `value` is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise PipelineError(f"{stage}: {name} must be a whole number, not {value!r}")
+        fix = ": write int(...)" if hasattr(value, "__index__") and not isinstance(value, bool) else ""
+        raise PipelineError(f"{stage}: {name} must be a whole number, not {value!r}{fix}")
     if value < least:
         raise PipelineError(f"{stage}: {name} must be at least {least}, not {value}")
 

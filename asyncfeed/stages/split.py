@@ -83,7 +83,11 @@ class Split(Node):
             for start in range(0, len(upstream), CHUNK):
                 places = range(start, min(start + CHUNK, len(upstream)))
                 for place, item in zip(places, upstream.pick(0, places), strict=True):
-                    value = parts[0].value(item)
+                    try:
+                        value = parts[0].value(item)
+                    except Exception as error:
+                        error.add_note(f"asyncfeed: in {self}, item {upstream.key(0, place)}")
+                        raise
                     found[next(n for n, part in enumerate(parts) if part.share.holds(value))].append(place)
             self._chosen.update({part: np.array(places, np.int64) for part, places in enumerate(found)})
         return self._chosen[self.part]

@@ -201,8 +201,9 @@ def test_a_number_of_numpy_is_the_same_key_as_one_of_python() -> None:
 
 
 def test_a_key_of_another_type_is_refused() -> None:
-    with pytest.raises(TypeError, match="key must return text, bytes, a whole number"):
+    with pytest.raises(TypeError, match="key must return text, bytes, a whole number") as caught:
         SIZED.split(0.5, 0.5, key=float)
+    assert caught.value.__notes__ == ["asyncfeed: in split(0.5, 0.5, key=float)[0], item number 0"]
     with pytest.raises(TypeError, match="not float") as caught:
         list(af.items(stream).split(0.5, 0.5, key=float)[0])
     assert "split(0.5, 0.5, key=float)[0]" in caught.value.__notes__[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,21 @@ def test_a_feed_says_what_it_is_and_where_it_stands() -> None:
     feed = af.items([0]).open()
     feed.stop("enough")
     assert ", stopped: enough, delivered 0>" in repr(feed)
+
+
+def test_the_time_ends_where_the_feed_was_stopped_though_all_was_made_by_then() -> None:
+    feed = af.items(range(3)).open()
+    next(feed)
+    time.sleep(0.05)
+    feed.stop()
+    epochs = af.items(range(3)).epochs(1)
+    for epoch in epochs:
+        next(epoch)
+        time.sleep(0.05)
+    for each in (feed, epochs.feed):
+        seconds = each.stats().seconds
+        assert seconds >= 0.05
+        time.sleep(0.01)
+        assert each.stats().seconds == seconds
+    feed.close()
+    epochs.feed.close()
