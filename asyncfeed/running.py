@@ -74,7 +74,8 @@ class Running(Description, Generic[T_co]):
 
         `for epoch in train.epochs(3): for batch in epoch: ...`, or both with `async for`. Each `epoch` has its
         `number`, an order and random numbers of its own, and may be left early: the next then begins without its
-        rest. Reading ahead goes on across the end of an epoch. `start` is the number of the first, to go on from
+        rest. Reading ahead goes on across the end of an epoch. An item that fails ends the run, even if it was
+        read ahead in the rest of an epoch that was left. `start` is the number of the first, to go on from
         an earlier program. The other options are those of `open`; `epochs(...).feed` is the running pipeline.
 
         Raises:

@@ -163,11 +163,14 @@ class Outlet:
             self._cut_at = self._meter.now()
             self.stopped = reason
 
-    def clear(self) -> None:
-        """Let go of what was queued when it was cut."""
-        with self._lock:
-            self._items.clear()
-            self._end_seen()
+    def clear(self, *, wait: bool = True) -> None:
+        """Let go of what was queued when it was cut; without `wait`, only if the lock is free: see `cut`."""
+        if self._lock.acquire(blocking=wait):
+            try:
+                self._items.clear()
+                self._end_seen()
+            finally:
+                self._lock.release()
 
     def _wake(self, count: int | None) -> None:
         """Wake as many consumers as there are items for, or all."""
@@ -263,8 +266,12 @@ class Outlet:
             raise ClosedError(f"the feed was stopped: {self.stopped}")
         if not self._meter.running:
             self._meter.begin()
-        if epoch is not None and self._items and self._items[0][1] is EPOCH_END:
-            raise StopIteration
+        while self._items and self._items[0][1] is EPOCH_END:
+            if epoch is not None:
+                raise StopIteration
+            self._items.popleft()  # who draws from all epochs goes on to the next
+            self._epoch += 1
+            self._wanted = max(self._wanted, self._epoch)
         if self._items:
             return True, self._pop_item()
         if self.ended:
@@ -290,7 +297,7 @@ class Outlet:
         For any thread. Consumers of an earlier epoch who wait come to its end.
         """
         with self._lock:
-            self._wanted = epoch
+            self._wanted = max(self._wanted, epoch)
             while self._items and self._epoch < epoch:
                 _, ordinal, nbytes = self._items.popleft()
                 self._freed += nbytes
@@ -321,8 +328,9 @@ class Outlet:
                     if found:
                         wake = self._must_settle()
                         break
-                    # Ctrl-C may have come between noting that the loop is woken and waking it.
-                    again = self._waking
+                    # The end of an epoch may have made room. And Ctrl-C may have come between noting that the
+                    # loop is woken and waking it.
+                    again = self._must_settle() or self._waking
                     waiter = threading.Lock()
                     waiter.acquire()
                     self._threads.append(waiter)
@@ -386,6 +394,8 @@ class Outlet:
             with self._lock:
                 self._sleepers.append(sleeper)
                 self._turn()
+            if self._must_settle():  # the end of an epoch may have made room
+                self.settle()
             try:
                 await sleeper
             except asyncio.CancelledError:

@@ -363,8 +363,8 @@ class Run:
         self.outlet.cut(reason)
         try:
             self.loop.call_soon_threadsafe(self._stop, reason)
-        except RuntimeError:
-            return  # the loop has closed, so the run has ended
+        except RuntimeError:  # the loop has closed, so the run has ended
+            self.outlet.clear(wait=False)
 
     def _stop(self, reason: str) -> None:
         self.outlet.finish(stopped=reason)

@@ -316,6 +316,26 @@ def test_the_last_epoch_comes_to_its_end_as_those_before() -> None:
     epochs.feed.close()
 
 
+def test_the_feed_of_epochs_delivers_the_items_of_all() -> None:
+    """Whoever draws from it passes the end of an epoch, which takes the only place there is."""
+    train = af.items(range(3)).map(waits).prefetch(1)
+    assert list(train.epochs(3).feed) == [0, 1, 2] * 3
+
+    async def main() -> list[int]:
+        async with train.epochs(3) as epochs:
+            return [item async for item in epochs.feed]
+
+    assert run_virtual(main()) == [0, 1, 2] * 3
+
+
+def test_an_epoch_ends_when_its_feed_was_drawn_beyond_it() -> None:
+    epochs = af.items(range(3)).epochs(3)
+    first = next(epochs)
+    assert [next(epochs.feed) for _ in range(4)] == [0, 1, 2, 0]
+    assert list(first) == []
+    assert [list(epoch) for epoch in epochs] == [[1, 2], [0, 1, 2]]
+
+
 # -- errors
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,28 @@ def test_a_feed_says_what_it_is_and_where_it_stands() -> None:
     feed = af.items([0]).open()
     feed.stop("enough")
     assert ", stopped: enough, delivered 0>" in repr(feed)
+
+
+def test_a_feed_that_is_stopped_lets_go_of_what_was_made_by_then() -> None:
+    made: list[weakref.ref[Any]] = []
+
+    class Thing:
+        pass
+
+    def make(_: int) -> Thing:
+        thing = Thing()
+        made.append(weakref.ref(thing))
+        return thing
+
+    feed = af.items(range(5)).map(make).open()
+    next(feed)
+    run = feed._run
+    assert run is not None
+    while not run.loop.is_closed():
+        time.sleep(0.001)
+    feed.stop()
+    assert [each() for each in made] == [None] * 5
+    feed.close()
 
 
 def test_the_time_ends_where_the_feed_was_stopped_though_all_was_made_by_then() -> None:
