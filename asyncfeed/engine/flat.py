@@ -144,6 +144,8 @@ class FlatStep(Step):
                 self._untaken.append(slot)
                 self._crew.hire()
             if span.mark != NO_MARK or span.failure is not None:
+                while len(self._slots) >= self._most:  # a source of no items can send ends for ever
+                    await self._room.wait()
                 end = Slot(None, None, 0)
                 end.mark, end.failure, end.done = span.mark, span.failure, True
                 if span.mark != NO_MARK:

@@ -199,6 +199,8 @@ class Window:
         self.entries: deque[Entry] = deque()
         self.held = 0
         """How many items were taken in and not sent on."""
+        self.ends = 0
+        """How many entries have no items: they only end an epoch or the stream."""
         self._work = work
         self._means = means
         self._passed = Marks(step.levels)
@@ -211,7 +213,7 @@ class Window:
         for entry in self.entries:
             entry.items.clear()  # a worker that is in it finds no more
         self.entries.clear()
-        self.held = 0
+        self.held = self.ends = 0
         return charged
 
     def is_next(self, entry: Entry, place: int) -> bool:
@@ -286,6 +288,7 @@ class Window:
         span = Span(piece, ordinals, NO_MARK, failure, nbytes)
         if failure is None and entry.sent == len(entry.out) and entry is self.entries[0]:
             self.entries.popleft()
+            self.ends -= not entry.out
             self._means.budget.charge(-entry.charged)
             entry.charged = 0
             span.mark, span.failure = entry.mark, entry.failure

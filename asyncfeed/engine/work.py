@@ -30,6 +30,8 @@ from asyncfeed.trees import size_of
 
 WINDOW = 16384
 """How many items may be between the first not yet sent and the last taken in; bytes bound it before that."""
+ENDS = 64
+"""How many ends of epochs without items may be among them."""
 BACKLOG = 256
 ENOUGH = 1 << 20
 """The same while the next step is behind, and how many bytes that may be: to read further ahead would help nobody,
@@ -141,8 +143,10 @@ class WorkStep(Step):
                 self._untaken.append(entry)
                 self._current = self._untaken[0]
                 self._crew.hire()
-            elif self._progress.waiting:
-                self._progress.open()
+            else:
+                window.ends += 1
+                if self._progress.waiting:
+                    self._progress.open()
             while not last and self._has_enough():
                 await self._room.wait()
 
@@ -153,7 +157,8 @@ class WorkStep(Step):
         most = self._window_size
         if self.sending:
             most = max(min(self._backlog, ENOUGH // max(1, self._weights.each)), self._crew.limit)
-        return self._window.held >= most
+        # A source of no items can send the ends of its epochs for ever.
+        return self._window.held >= most or self._window.ends >= ENDS
 
     def _is_next(self, entry: Entry, place: int) -> bool:
         """Return whether the consumer waits for this item before all others."""

@@ -138,6 +138,35 @@ def test_a_source_whose_items_are_all_left_out_can_be_stopped(source: af.Pipelin
     assert asyncio.run(main()) == "stopped"
 
 
+@pytest.mark.parametrize(
+    "stage",
+    [
+        lambda p: p,
+        lambda p: p.map(lambda x: x),
+        lambda p: p.filter(most, ordered=False),
+        lambda p: p.flat_map(lambda x: [x]),
+        lambda p: p.prefetch(3).batch(2).map(len).flat_map(range),
+    ],
+    ids=["nothing", "map", "filter", "flat_map", "several"],
+)
+def test_an_input_without_items_does_not_run_ahead_for_ever(stage: Any, seed: int) -> None:  # noqa: ANN401
+    """While the other input of a `concat` takes its time, the epochs that pass are bounded."""
+    passes = 0
+
+    def nothing() -> Iterator[int]:
+        nonlocal passes
+        passes += 1
+        return iter(())
+
+    async def slow(item: int) -> int:
+        await asyncio.sleep(1)
+        return item
+
+    pipeline = af.concat(stage(af.items(nothing)), STREAM.map(slow, concurrency=1)).repeat().take(5)
+    assert run_virtual(collect(pipeline), seed=seed) == ["0", "1", "2", "3", "4"]
+    assert passes < 1500
+
+
 # -- memory
 
 
