@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import make_dataclass
 from typing import Any
@@ -158,3 +159,12 @@ def test_a_limit_is_text_or_a_number() -> None:
         assert feed.stats().memory_limit == 1_500_000
     with pytest.raises(af.PipelineError, match="to_keras: memory_limit must be a number of bytes"):
         Offer(af.items(range(3)), None, "1.5 G", "to_keras")
+
+
+def test_a_coroutine_may_make_a_dataset() -> None:
+    """It is handed to a thread that trains; to look at the first item waits for it, as the frameworks do."""
+
+    async def service() -> int:
+        return int(Offer(af.items(range(3)), None, None).peek())
+
+    assert asyncio.run(service()) == 0
