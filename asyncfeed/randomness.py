@@ -6,7 +6,7 @@ The numbers of a stage depend on four things and on nothing else:
 * its stream: how many random stages stand before it in the description. A `shuffle` and a `map(rng=True)` count.
   Two stages with one seed therefore draw different numbers, and a stage that draws nothing changes no other. The
   inputs of a `zip` or `concat` count from 0 each, so a pipeline delivers the same items inside a `zip` as alone;
-* the epoch: see `Epochs` in `engine/epochs.py`;
+* the epoch: see `EpochCounter` in `engine/epochs.py`;
 * for a map, the item's ordinal in its epoch.
 
 A seed and a stream make one number, the stage's own seed. Stream 0 keeps the seed as it was given.

@@ -22,7 +22,7 @@ ENDLESS = 10**9
 of a message sees both counters: epoch 2000000005 is pass 5 of the endless repeat in pass 2 around it."""
 
 
-class Epochs:
+class EpochCounter:
     """The counters of the `repeat`s after a stage, the nearest first, and of the runs."""
 
     def __init__(self, repeats: Sequence[int | None], run: int = 0, level: int | None = None) -> None:

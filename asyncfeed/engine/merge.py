@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncfeed.engine.channel import Channel
-from asyncfeed.engine.epochs import Epochs, Marks
+from asyncfeed.engine.epochs import EpochCounter, Marks
 from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.step import Means, Step
 from asyncfeed.errors import Failure, PipelineError
@@ -52,7 +52,7 @@ class MergeStep(Step):
         levels: int,
         branches: Sequence[Branch],
         origin: Origin,
-        epochs: Epochs,
+        epochs: EpochCounter,
     ) -> None:
         super().__init__(name, means, levels)
         self.branches = branches

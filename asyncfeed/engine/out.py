@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.channel import join
-from asyncfeed.engine.epochs import Epochs, Marks
+from asyncfeed.engine.epochs import EpochCounter, Marks
 from asyncfeed.errors import Failure, PipelineError
 from asyncfeed.stages.base import END, NO_MARK, Algorithm, Span
 
@@ -32,7 +32,7 @@ class Link:
 
     __slots__ = ("algorithm", "ended", "epochs", "held", "held_bytes", "level", "skipping", "top")
 
-    def __init__(self, algorithm: Algorithm, level: int, epochs: Epochs, *, top: bool) -> None:
+    def __init__(self, algorithm: Algorithm, level: int, epochs: EpochCounter, *, top: bool) -> None:
         self.algorithm = algorithm
         self.epochs = epochs
         algorithm.begin(epochs.number)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from asyncfeed.engine.channel import SPAN, Channel
-from asyncfeed.engine.epochs import Epochs
+from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.flat import FlatStep
 from asyncfeed.engine.merge import Branch, ConcatStep, MergeStep, ZipStep
 from asyncfeed.engine.origin import Origin
@@ -166,13 +166,15 @@ class _Compiler:
                 above.append(str(node))
         return step, len(own)
 
-    def _epochs(self, repeats: Sequence[int | None]) -> Epochs:
+    def _epochs(self, repeats: Sequence[int | None]) -> EpochCounter:
         if self._by_epoch:
-            return Epochs(repeats, self._run, len(repeats) - 1)
+            return EpochCounter(repeats, self._run, len(repeats) - 1)
         if self._endless and None in repeats:
             # A later run has no place after one that never ends: it starts at that pass of the endless repeat.
-            return Epochs(repeats, self._run, max(level for level, count in enumerate(repeats) if count is None))
-        return Epochs(repeats, self._run)
+            return EpochCounter(
+                repeats, self._run, max(level for level, count in enumerate(repeats) if count is None)
+            )
+        return EpochCounter(repeats, self._run)
 
     def _worker(self, work: Work, name: str, levels: int, origin: Origin, unit: int) -> Callable[[Channel], Step]:
         if work.slow_paths is not None:

@@ -1,6 +1,6 @@
 """The steps that draw from a source: by number, from an iterable on a thread, or from an async iterable.
 
-A source runs through its epochs and marks the end of each (see `Epochs`). An iterable that blocks holds up
+A source runs through its epochs and marks the end of each (see `EpochCounter`). An iterable that blocks holds up
 nobody else: it is drawn on a thread of its own, and what it has yielded so far goes on its way.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.closing import Iterating, IteratingAsync, complain
-from asyncfeed.engine.epochs import Epochs, Marks
+from asyncfeed.engine.epochs import EpochCounter, Marks
 from asyncfeed.engine.origin import Origin, from_outside, heed_cancel
 from asyncfeed.engine.step import Gate, Means, Step
 from asyncfeed.engine.threads import Threads
@@ -37,7 +37,7 @@ class SourceStep(Step):
         means: Means,
         levels: int,
         origin: Origin,
-        epochs: Epochs,
+        epochs: EpochCounter,
     ) -> None:
         super().__init__(name, means, levels)
         self._origin = origin

@@ -7,12 +7,12 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.engine.epochs import ENDLESS, Epochs
+from asyncfeed.engine.epochs import ENDLESS, EpochCounter
 from asyncfeed.stages.base import END
 
 
 def numbers(repeats: list[int], run: int = 0) -> list[int]:
-    epochs = Epochs(repeats, run)
+    epochs = EpochCounter(repeats, run)
     found = [epochs.number]
     while epochs.end() != END:
         found.append(epochs.number)
@@ -28,7 +28,7 @@ def test_finite_repeats_count_up_by_one(repeats: list[int], run: int) -> None:
 @given(st.lists(st.integers(1, 4) | st.none(), min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=30))
 def test_a_stage_further_on_counts_as_the_source_does(repeats: list[int | None], cuts: list[int]) -> None:
     """Both have the same number after each mark, also where passes are cut short at some level."""
-    source, stage = Epochs(repeats), Epochs(repeats)
+    source, stage = EpochCounter(repeats), EpochCounter(repeats)
     for cut in cuts:
         mark = source.end(min(cut, len(repeats) - 1))
         if mark == END:
@@ -40,7 +40,7 @@ def test_a_stage_further_on_counts_as_the_source_does(repeats: list[int | None],
 def test_a_pass_that_was_cut_short_changes_no_later_number() -> None:
     """Five passes of the inner repeat or one: the next pass of the outer one begins with the same number."""
     for passes in range(5):
-        epochs = Epochs([5, 3])
+        epochs = EpochCounter([5, 3])
         for _ in range(passes):
             epochs.end()
         assert epochs.end(skipping=1) == 1
@@ -48,7 +48,7 @@ def test_a_pass_that_was_cut_short_changes_no_later_number() -> None:
 
 
 def test_an_endless_repeat_has_numbers_of_its_own_in_each_pass_around_it() -> None:
-    epochs = Epochs([None, 3])
+    epochs = EpochCounter([None, 3])
     for _ in range(7):
         assert epochs.end() == 0
     assert epochs.number == 7
@@ -57,10 +57,10 @@ def test_an_endless_repeat_has_numbers_of_its_own_in_each_pass_around_it() -> No
 
 
 def test_a_run_has_the_numbers_of_one_more_repeat_around_it() -> None:
-    assert Epochs([2, 3], run=4).number == 24
-    assert Epochs([None], run=4).number == 4 * ENDLESS
+    assert EpochCounter([2, 3], run=4).number == 24
+    assert EpochCounter([None], run=4).number == 4 * ENDLESS
 
 
 def test_a_later_run_of_what_never_ends_starts_at_that_pass() -> None:
-    assert Epochs([None], 4, level=0).number == 4
-    assert Epochs([3, None], 4, level=1).number == 12
+    assert EpochCounter([None], 4, level=0).number == 4
+    assert EpochCounter([3, None], 4, level=1).number == 12
