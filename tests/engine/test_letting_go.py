@@ -22,6 +22,8 @@ from asyncfeed.testing import no_leaks
 from tests.engine.failing import Oops, kinds, raises
 from tests.engine.witness import later
 
+pytestmark = pytest.mark.quiet  # measuring coverage keeps a few objects for each thread that ever ran
+
 OFTEN = int(os.environ.get("ASYNCFEED_ENDS", "30"))
 """How often each way to end is tried."""
 
