@@ -131,6 +131,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.quiet
 @pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("lost", [True, False], ids=["in place of it", "after it"])
 @pytest.mark.parametrize(
