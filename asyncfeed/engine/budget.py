@@ -66,7 +66,8 @@ class Budget:
         self.peak = 0
         self.freed: Callable[[], int] = lambda: 0
         """Returns, once, what consumers have freed since it was last asked; set by the run."""
-        self._waiters: list[_Waiter] = []
+        self.waiting: list[_Waiter] = []
+        """The items that wait for room. It is there to be asked whether it is empty."""
         self._needs: dict[int, int | None] = {}
         self._others: dict[int, int] = {}
         self._unknown: set[int] = set()
@@ -74,17 +75,12 @@ class Budget:
         self._guessing = 0
         """How many such steps there were at the start."""
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a step waits for room."""
-        return bool(self._waiters)
-
     def charge(self, nbytes: int) -> None:
         """Count bytes in (or, negative, out)."""
         self.used += nbytes
         if self.used > self.peak:
             self.peak = self.used
-        if nbytes < 0 and self._waiters:
+        if nbytes < 0 and self.waiting:
             self.poke()
 
     def need(self, depth: int, nbytes: int | None = None, *, unknown: bool = False) -> None:
@@ -123,7 +119,7 @@ class Budget:
 
     def fits(self, nbytes: int, depth: int, spare: int = 0) -> bool:
         """Charge `nbytes` and return True where that leaves `spare` bytes and nobody waits already."""
-        if self._waiters or not self._has_room(nbytes + spare, depth):
+        if self.waiting or not self._has_room(nbytes + spare, depth):
             return False
         self.charge(nbytes)
         return True
@@ -154,26 +150,26 @@ class Budget:
         waiter = _Waiter(depth, number, weigh, spare, next_in_line, entered, admitted)
         # Deepest first, because only what reaches the consumer frees anything; then in the order of the stream.
         rank = (-depth, number)
-        place = next((i for i, other in enumerate(self._waiters) if (-other.depth, other.number) > rank), None)
-        place = len(self._waiters) if place is None else place
-        self._waiters.insert(place, waiter)
+        place = next((i for i, other in enumerate(self.waiting) if (-other.depth, other.number) > rank), None)
+        place = len(self.waiting) if place is None else place
+        self.waiting.insert(place, waiter)
         self.poke()
         try:
             await waiter.admitted
         except BaseException as error:  # cancelled, or the coroutine is closed, with its loop
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
             elif not waiter.admitted.cancelled():
                 if entered is None:
                     self.used -= waiter.charged
-                if self._waiters and not isinstance(error, GeneratorExit):
+                if self.waiting and not isinstance(error, GeneratorExit):
                     self.poke()
             raise
 
     def poke(self) -> None:
         """Let in whoever may go now; called when bytes were freed or a step ran dry."""
         while (place := self._first_admissible()) is not None:
-            waiter = self._waiters.pop(place)
+            waiter = self.waiting.pop(place)
             if not waiter.admitted.done():
                 waiter.charged = waiter.nbytes()
                 self.charge(waiter.charged)
@@ -182,7 +178,7 @@ class Budget:
                 waiter.admitted.set_result(None)
 
     def _first_admissible(self) -> int | None:
-        for place, waiter in enumerate(self._waiters):
+        for place, waiter in enumerate(self.waiting):
             # In this order: what the consumer took last may have been both what was in the way and the room.
             is_next = waiter.next_in_line()
             self.used -= self.freed()

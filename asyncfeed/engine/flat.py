@@ -7,18 +7,15 @@ children of a later one wait in it, and when it holds enough its worker waits to
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextvars import Context, copy_context
-from functools import partial
-from itertools import islice
-from time import perf_counter
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 from asyncfeed.engine.channel import SPAN, Channel
 from asyncfeed.engine.closing import IteratingAsync, complain
 from asyncfeed.engine.crew import Crew, Policy
+from asyncfeed.engine.drawing import Drawing
 from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.hop import HOP_BYTES, HOP_SECONDS
 from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
@@ -26,7 +23,7 @@ from asyncfeed.engine.step import Gate, Means, Step
 from asyncfeed.engine.work import ALONE
 from asyncfeed.errors import Failure
 from asyncfeed.stages.base import NO_MARK, Span, Work
-from asyncfeed.trees import SMALL_KINDS, size_of, total_size
+from asyncfeed.trees import total_size
 
 AUTO = 4
 """What concurrency="auto" amounts to: enough to open the next ones while the first streams."""
@@ -286,7 +283,7 @@ class FlatStep(Step):
             self._correct()
             if self._alone is not None:
                 self._alone.cancel()
-        self._go_on()
+            self._go_on()
 
     def _go_on(self) -> None:
         """Let others begin beside the first item, or after it."""
@@ -338,18 +335,57 @@ class FlatStep(Step):
             await self._progress.wait()
 
     def _ready(self) -> Span | None:
-        """Take the children that can be sent on now; None where there are none yet."""
-        if not self._slots:
-            return None
-        for slot in self._reach():
-            if slot.children:
-                return self._take(slot)
-        slot = self._slots[0]
-        if not slot.done:
-            return None
-        self._slots.popleft()
-        if self._room.waiting:
+        """Take the children that can be sent on now; None where there are none yet.
+
+        Those of several items go together, or each item with a few children would cost a span.
+        """
+        slots = self._slots
+        children: list[Any] = []
+        ordinals: list[Any] = []
+        nbytes = 0
+        before = len(slots)
+        ended = None
+        while slots and len(children) < SPAN:
+            if self._work.ordered:
+                nbytes += self._take(slots[0], children, ordinals)
+            else:
+                nbytes += sum([self._take(slot, children, ordinals) for slot in self._reach() if slot.children])
+            slot = slots[0]
+            if not slot.done:
+                break
+            if slot.mark != NO_MARK or slot.failure is not None:
+                ended = None if children else slots.popleft()  # it comes after them
+                break
+            slots.popleft()
+        if len(slots) < before and self._room.waiting:
             self._room.open()
+        if ended is not None:
+            return self._end(ended)
+        if not children:
+            # Items without children: a span without any lets others run.
+            return Span([], ()) if len(slots) < before else None
+        self._seen += len(children)
+        if self.skips(self._passed):
+            self.means.budget.charge(-nbytes)
+            return Span([], ())
+        return Span(children, ordinals, nbytes=nbytes)
+
+    def _take(self, slot: Slot, children: list[Any], ordinals: list[Any]) -> int:
+        """Add the children that a slot holds to those that are sent; return what they weigh."""
+        if not slot.children:
+            return 0
+        start = slot.sent
+        slot.sent = stop = start + len(slot.children)
+        ordinals.extend(zip(repeat(slot.ordinal, stop - start), range(start, stop), strict=True))
+        children.extend(slot.children)
+        slot.children.clear()
+        nbytes, slot.nbytes = slot.nbytes, 0
+        if slot.gate.waiting:
+            slot.gate.open()
+        return nbytes
+
+    def _end(self, slot: Slot) -> Span:
+        """Return the end of an epoch or the failure that this slot stands for."""
         failure = slot.failure
         if failure is not None and slot.ordinal is not None:  # its own, not one that came from upstream
             unwanted = self.skips(self._passed)
@@ -358,86 +394,3 @@ class FlatStep(Step):
         if slot.mark != NO_MARK:
             self._passed.note(slot.mark)
         return Span([], (), slot.mark, failure)
-
-    def _take(self, slot: Slot) -> Span:
-        children, slot.children = slot.children, []
-        nbytes, slot.nbytes = slot.nbytes, 0
-        ordinals = [(slot.ordinal, place) for place in range(slot.sent, slot.sent + len(children))]
-        slot.sent += len(children)
-        self._seen += len(children)
-        slot.gate.open()
-        if self.skips(self._passed):
-            self.means.budget.charge(-nbytes)
-            return Span([], ())
-        return Span(children, ordinals, nbytes=nbytes)
-
-
-class Drawing:
-    """A sync iterable on its way through threads, a group of items per hop."""
-
-    def __init__(self, made: Iterable[Any], name: str, loop: asyncio.AbstractEventLoop, room: int) -> None:
-        self._made = made
-        self._room = room
-        self._name = name
-        self._loop = loop
-        self._iterator: Iterator[Any] | None = None
-        self._context: Context | None = None
-        self._lock = threading.Lock()
-        self._on_thread = False
-        self._stopped = False
-        self.ended = False
-        self.error: BaseException | None = None
-
-    def draw(self, most: int) -> tuple[list[Any], float]:
-        """Draw up to `most` items, and no longer or more than a hop should take; runs on a thread."""
-        if self._context is None:
-            # One for all threads it is drawn on: what a generator sets in a variable, it finds there again.
-            self._context = copy_context()
-        return self._context.run(self._draw, most)
-
-    def _draw(self, most: int) -> tuple[list[Any], float]:
-        started = perf_counter()
-        room = self._room
-        children: list[Any] = []
-        with self._lock:
-            if self._stopped:
-                return children, 0.0
-            self._on_thread = True
-        try:
-            if self._iterator is None:
-                self._iterator = iter(self._made)
-            for child in islice(self._iterator, most):
-                children.append(child)
-                if type(child) not in SMALL_KINDS:
-                    room -= size_of(child)
-                if room < 0 or perf_counter() - started > HOP_SECONDS:
-                    break
-            else:
-                self.ended = len(children) < most
-        except BaseException as error:  # noqa: BLE001 - what came before it is delivered first
-            self.error = error
-            self.ended = True
-        with self._lock:
-            self._on_thread = False
-            stopped = self._stopped
-        if stopped:
-            self._close()
-        return children, perf_counter() - started
-
-    def stop(self, submit: Callable[[str, Callable[[], None]], object]) -> None:
-        """Close the iterator, on a thread, where it was left half drawn: the one it is on, or another."""
-        with self._lock:
-            self._stopped = True
-            on_thread = self._on_thread
-        if not on_thread and not self.ended and hasattr(self._iterator, "close"):
-            close = self._close if self._context is None else partial(self._context.run, self._close)
-            submit(f"closing {self._name}", close)
-
-    def _close(self) -> None:
-        close = getattr(self._iterator, "close", None)
-        if close is None or self.ended:
-            return
-        try:
-            close()
-        except BaseException as error:  # noqa: BLE001 - nobody waits for it any more
-            complain(self._loop, self._name, error)

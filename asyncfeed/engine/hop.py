@@ -134,18 +134,16 @@ class Hops:
         results: list[Any] = []
         room = self.room
         known: type | None = None
+        heavy = False
         for i, item in enumerate(items):
             try:
                 result = fn(item) if places is None else fn(item, places[i])
-                kind = type(result)
-                if kind is np.ndarray:
-                    room -= result.nbytes
-                else:
-                    if kind is not known:
-                        refuse_awaitable(self._name, result)
-                        known = kind
-                    if kind not in SMALL_KINDS:
-                        room -= size_of(result)
+                if type(result) is not known:
+                    refuse_awaitable(self._name, result)
+                    known = type(result)
+                    heavy = known not in SMALL_KINDS
+                if heavy:
+                    room -= result.nbytes if known is np.ndarray else size_of(result)
                 results.append(result if not filters else item if result else DROPPED)
             except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
                 results.append(Raised(error))

@@ -14,12 +14,14 @@ into another: a consumer that always finds data costs nothing here.
 
 from __future__ import annotations
 
+import threading
 from asyncio import AbstractEventLoop, BaseEventLoop
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 NEITHER, READY, ASKED = range(3)
 
@@ -74,6 +76,60 @@ class Meter:
         if self.running:
             spent[self._state] += self._clock() - self._since
         return sum(spent), spent[ASKED], spent[READY]
+
+
+class Metered:
+    """The part of the last queue of a run that bridges use, to say when the trainer has what they drew."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.ends_elsewhere = False
+        """Whether a bridge draws: the trainer sees the end later than the bridge does."""
+        self._lock = threading.Lock()
+        self._meter = Meter(clock)
+        self._cut_at: float | None = None
+        """When it was stopped. A run that had ended by then has no loop left to note it."""
+        self._held = 0
+
+    def times(self) -> tuple[float, float, float]:
+        """Return the seconds since the first draw, and how long consumers and data waited: see `FeedStats`."""
+        with self._lock:
+            if self._cut_at is not None and not self.ends_elsewhere:
+                self._meter.end(self._cut_at)
+            return self._meter.times()
+
+    def hold(self) -> None:
+        """Note that a bridge waits for the trainer to take what it has drawn: the data is still ready."""
+        with self._lock:
+            self._held += 1
+            self._turn()
+
+    def let_go(self) -> None:
+        """Note that the trainer has taken what a bridge held."""
+        with self._lock:
+            self._held -= 1
+            self._turn()
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Do both around a wait."""
+        self.hold()
+        try:
+            yield
+        finally:
+            self.let_go()
+
+    def restart(self) -> None:
+        """Count the time from now on: the trainer begins after a bridge has looked at the first item."""
+        with self._lock:
+            self._meter.restart()
+
+    def end_seen(self) -> None:
+        """Note that the trainer behind a bridge has seen the end."""
+        with self._lock:
+            self._meter.end()
+
+    def _turn(self) -> None:
+        raise NotImplementedError
 
 
 def clock_of(loop: AbstractEventLoop) -> Callable[[], float]:

@@ -55,6 +55,8 @@ class Origin:
 
     def locate(self, ordinal: Any) -> tuple[int, Any]:
         """Return the epoch of an item and its ordinal within it."""
+        if type(ordinal) is int:
+            return divmod(ordinal, self._size)
         if isinstance(ordinal, tuple):  # (the parent's ordinal, the child's): out of a flat_map
             epoch, place = self.locate(ordinal[0])
             return epoch, (place, *ordinal[1:])

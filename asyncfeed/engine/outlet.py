@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from itertools import repeat
 from typing import Any
 
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.failed import Failed
-from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter, clock_of
+from asyncfeed.engine.meter import ASKED, NEITHER, READY, Metered, clock_of
 from asyncfeed.engine.step import Gate
 from asyncfeed.errors import ClosedError, Failure
 from asyncfeed.stages.base import END, Span
@@ -26,7 +26,7 @@ ENOUGH = 1 << 20
 """How many bytes of small batches are worth keeping ready, so that consumer and loop take turns less often."""
 
 
-class Outlet:
+class Outlet(Metered):
     """The last queue of a run: bounded by `room` items, ended once.
 
     Unless the bound is `fixed`, it holds fewer where they are large: two, and more only up to 1 MB together.
@@ -37,9 +37,14 @@ class Outlet:
     * An item is only given to a consumer of its own epoch.
     * The end of an epoch stays in front until `go_to` a later one: all who draw from that epoch find it.
     * Nothing of an epoch before the one that was gone to is queued.
+
+    Most items are taken while more are ready behind them. Nothing changes then but the counts: no consumer is
+    woken, nobody begins to wait, no epoch ends, and the loop need not be told. `_easy` is how many items in front
+    are like that, or fewer; every change of the queue keeps it so.
     """
 
     def __init__(self, room: int, loop: asyncio.AbstractEventLoop, budget: Budget, *, fixed: bool = True) -> None:
+        super().__init__(clock_of(loop))
         self.failure: Failure | None = None
         self.stopped: str | None = None
         self.ended = False
@@ -49,8 +54,6 @@ class Outlet:
         self.delivered_bytes = 0
         self.last: Any = None
         """The ordinal of the item delivered last."""
-        self.ends_elsewhere = False
-        """Whether a bridge draws: the trainer sees the end later than the bridge does."""
         self.epoch_level = END
         """The level whose marks end an epoch for the consumer; `END` if nobody asks for epochs."""
         self._epoch = 0
@@ -64,19 +67,21 @@ class Outlet:
         self._loop = loop
         self._budget = budget
         self._items: deque[tuple[Any, Any, int]] = deque()
-        self._lock = threading.Lock()
+        self._easy = 0
+        """How many items in front can be taken without a further look: see above."""
         self._threads: deque[Any] = deque()
         """A locked lock for each thread that waits. A condition variable is written in Python: an interrupt in the
         middle of its wait makes it release a lock that it does not have."""
         self._sleepers: deque[asyncio.Future[None]] = deque()
         self._gate = Gate()
-        self._meter = Meter(clock_of(loop))
-        self._cut_at: float | None = None
-        """When it was stopped. A run that had ended by then has no loop left to note it."""
-        self._held = 0
         self._full = False
-        self._freed = 0
+        self._left_bytes = 0
+        """What those weighed that were left out with the rest of an epoch."""
+        self._booked = 0
+        """How many bytes of those that left the budget knows of."""
         self._waking = False
+        self._ends = 0
+        """How many ends of epochs are queued."""
         self._low = room // 2
         """How few are left when the loop is woken to bring more."""
 
@@ -101,11 +106,12 @@ class Outlet:
                 self._low = room // 2
                 fits = max(0, room - len(self._items))
                 chunk = items[place : place + fits]
-                for item, ordinal in zip(chunk, span.ordinals[place : place + fits], strict=True):
-                    self._items.append((item, ordinal, share))
+                ordinals = span.ordinals[place : place + fits]
+                self._items.extend(zip(chunk, ordinals, repeat(share, len(chunk)), strict=True))
                 items[place : place + fits] = [None] * len(chunk)
                 place += len(chunk)
                 self._full = place < len(items) or (len(self._items) >= room and not span.last)
+                self._count_easy()
                 if chunk:
                     self._meter.turn(READY)
                     self._wake(len(chunk))
@@ -133,7 +139,9 @@ class Outlet:
                 self._epoch += 1
             else:
                 self._items.append((None, EPOCH_END, 0))
+                self._ends += 1
                 self._full = len(self._items) >= room
+                self._count_easy()
             self._coming += 1
             self._wake(None)
         await self._wait_for_room()
@@ -147,8 +155,7 @@ class Outlet:
             self.failure = failure
             if stopped is not None:
                 self.cut(stopped)
-                self._items.clear()
-                self._end_seen()
+                self._clear()
             self._wake(None)
         if not self.over.done():
             self.over.set_result(None)
@@ -167,10 +174,14 @@ class Outlet:
         """Let go of what was queued when it was cut; without `wait`, only if the lock is free: see `cut`."""
         if self._lock.acquire(blocking=wait):
             try:
-                self._items.clear()
-                self._end_seen()
+                self._clear()
             finally:
                 self._lock.release()
+
+    def _clear(self) -> None:
+        self._items.clear()
+        self._easy = self._ends = 0
+        self._end_seen()
 
     def _wake(self, count: int | None) -> None:
         """Wake as many consumers as there are items for, or all."""
@@ -194,16 +205,18 @@ class Outlet:
     def freed(self) -> int:
         """Return what consumers have freed since this was last asked."""
         with self._lock:
-            freed, self._freed = self._freed, 0
+            left = self.delivered_bytes + self._left_bytes
+            freed, self._booked = left - self._booked, left
         return freed
 
     def settle(self) -> None:
         """Book what consumers have freed, and go on where there is room again."""
-        self._waking = False
         with self._lock:
+            self._waking = False
             room = self._full and len(self._items) <= self._low
             if room:
                 self._full = False
+            self._count_easy()
         self._budget.charge(-self.freed())
         if self._budget.waiting:
             self._budget.poke()
@@ -211,44 +224,6 @@ class Outlet:
             self._gate.open()
 
     # -- the consumers' side
-
-    def times(self) -> tuple[float, float, float]:
-        """Return the seconds since the first draw, and how long consumers and data waited: see `FeedStats`."""
-        with self._lock:
-            if self._cut_at is not None and not self.ends_elsewhere:
-                self._meter.end(self._cut_at)
-            return self._meter.times()
-
-    def hold(self) -> None:
-        """Note that a bridge waits for the trainer to take what it has drawn: the data is still ready."""
-        with self._lock:
-            self._held += 1
-            self._turn()
-
-    def let_go(self) -> None:
-        """Note that the trainer has taken what a bridge held."""
-        with self._lock:
-            self._held -= 1
-            self._turn()
-
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Do both around a wait."""
-        self.hold()
-        try:
-            yield
-        finally:
-            self.let_go()
-
-    def restart(self) -> None:
-        """Count the time from now on: the trainer begins after a bridge has looked at the first item."""
-        with self._lock:
-            self._meter.restart()
-
-    def end_seen(self) -> None:
-        """Note that the trainer behind a bridge has seen the end."""
-        with self._lock:
-            self._meter.end()
 
     def _end_seen(self) -> None:
         if not self.ends_elsewhere:
@@ -270,10 +245,14 @@ class Outlet:
             if epoch is not None:
                 raise StopIteration
             self._items.popleft()  # who draws from all epochs goes on to the next
+            self._ends -= 1
             self._epoch += 1
             self._wanted = max(self._wanted, self._epoch)
         if self._items:
-            return True, self._pop_item()
+            item = self._pop_item()
+            if not self._easy:
+                self._count_easy()
+            return True, item
         if self.ended:
             self._end_seen()
         if self.failure is not None:
@@ -283,8 +262,8 @@ class Outlet:
         return False, None
 
     def _pop_item(self) -> Any:
+        self._easy = max(0, self._easy - 1)
         item, self.last, nbytes = self._items.popleft()
-        self._freed += nbytes
         self.delivered += 1
         self.delivered_bytes += nbytes
         if not self._items or self._items[0][1] is EPOCH_END:
@@ -300,19 +279,30 @@ class Outlet:
             self._wanted = max(self._wanted, epoch)
             while self._items and self._epoch < epoch:
                 _, ordinal, nbytes = self._items.popleft()
-                self._freed += nbytes
-                self._epoch += ordinal is EPOCH_END
+                self._left_bytes += nbytes
+                if ordinal is EPOCH_END:
+                    self._epoch += 1
+                    self._ends -= 1
+            self._count_easy()
             self._turn()
             self._wake(None)
             more = self._epoch < epoch
         self._call_settle()
         return more
 
+    def _count_easy(self) -> None:
+        """Count the items that can be taken without a further look, after a change of the queue."""
+        count = len(self._items) - (self._low + 1 if self._full and not self._waking else 1)
+        if count > 0 and self._ends:
+            first = next(place for place, each in enumerate(self._items) if each[1] is EPOCH_END)
+            count = min(count, first - 1)
+        self._easy = max(0, count) if self._meter.running else 0
+
     def _must_settle(self) -> bool:
         """Return whether the loop waits for what a consumer has just freed; asked under the lock."""
         if self._waking:
             return False
-        self._waking = (self._full and len(self._items) <= self._low) or self._budget.waiting
+        self._waking = (self._full and len(self._items) <= self._low) or bool(self._budget.waiting)
         return self._waking
 
     def take(self, epoch: int | None = None) -> Any:
@@ -320,6 +310,21 @@ class Outlet:
 
         The wait has no time-out: on the main thread Ctrl-C interrupts it.
         """
+        with self._lock:
+            if (
+                self._easy
+                and (epoch is None or epoch == self._epoch)
+                and self.stopped is None
+                and not self._budget.waiting
+            ):
+                self._easy -= 1
+                item, self.last, nbytes = self._items.popleft()
+                self.delivered += 1
+                self.delivered_bytes += nbytes
+                return item
+        return self._wait_and_take(epoch)
+
+    def _wait_and_take(self, epoch: int | None) -> Any:
         waiter: Any = None
         try:
             while True:
@@ -365,8 +370,11 @@ class Outlet:
         taken: list[Any] = []
         nbytes = min(nbytes, self._budget.limit // 16)
         with self._lock:
-            while len(taken) < most and self._items and self._items[0][2] <= nbytes and self.stopped is None:
-                nbytes -= self._items[0][2]
+            while len(taken) < most and self._items and self.stopped is None:
+                _, ordinal, weight = self._items[0]
+                if weight > nbytes or ordinal is EPOCH_END:
+                    break
+                nbytes -= weight
                 taken.append(self._pop_item())
             wake = bool(taken) and self._must_settle()
         if wake:
@@ -382,6 +390,14 @@ class Outlet:
 
         The item is taken in the step that returns it: a wait that is cancelled loses nothing.
         """
+        with self._lock:
+            if (
+                self._easy
+                and (epoch is None or epoch == self._epoch)
+                and self.stopped is None
+                and not self._budget.waiting
+            ):
+                return self._pop_item()
         while True:
             with self._lock:
                 try:

@@ -15,7 +15,6 @@ import asyncio
 import io
 import itertools
 import logging
-import os
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
+from asyncfeed.engine import forks
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.outlet import Outlet
 from asyncfeed.engine.plan import Description, compile_steps, prefetched
@@ -67,7 +67,7 @@ class Run:
         self.context = context or copy_context()
         """The context variables of whoever opened the run: each task and each thread has a copy of them."""
         self.name = f"asyncfeed-{next(_numbers)}"
-        self.pid = os.getpid()
+        self._forks = forks.count
         self.grace = grace
         self.budget = Budget(memory_limit)
         self.threads = Threads(loop, self.name, self.context)
@@ -373,7 +373,7 @@ class Run:
     @property
     def forked(self) -> bool:
         """Whether this is another process, which has the run's objects, but not its threads."""
-        return self.pid != os.getpid()
+        return self._forks != forks.count
 
     def stats(self) -> FeedStats:
         """Return what has happened so far."""

@@ -125,11 +125,11 @@ class ThreadWork(WorkStep):
                 self._give_back(taken, len(results))
             start, stop = taken.start, taken.stop
             entry.special |= self._work.shape == "filter"
-            for place, result in enumerate(results, start):
-                if type(result) is Raised:
-                    self._failed(entry, place, group[place - start], result.error)
-                else:
-                    entry.out[place] = result
+            entry.out[start : start + len(results)] = results
+            if Raised in set(map(type, results)):
+                for place, result in enumerate(results, start):
+                    if type(result) is Raised:
+                        self._failed(entry, place, group[place - start], result.error)
             if taken.part is not None:
                 taken.part.weight = taken.weight
                 self._weighed(entry, entry.out[start:stop], taken.part)

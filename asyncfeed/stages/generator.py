@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -32,11 +33,11 @@ def generator_at(seed: int, epoch: int, ordinal: Any) -> Generator:
         if isinstance(plain, tuple):
             digest = blake2b(repr(plain).encode("ascii"), digest_size=16).digest()
             low, high, folded = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little"), 1
-    # An epoch of 2**64 or more takes nested endless repeats; its upper bits go into the key.
-    key = np.array([seed, folded | epoch >> 64 << 1], np.uint64)
     # The lowest word is left to count the numbers that are drawn, four at a time.
     counter = np.array([0, high, low, epoch & WORD], np.uint64)
-    return Generator(Philox(_Key(key), counter=counter))  # type: ignore[arg-type]  # it asks for less than it says
+    # An epoch of 2**64 or more takes nested endless repeats; its upper bits go into the key.
+    key = _key(seed, folded | epoch >> 64 << 1)
+    return Generator(Philox(key, counter=counter))  # type: ignore[arg-type]  # it asks for less than it says
 
 
 def _plain(ordinal: Any) -> Any:
@@ -54,6 +55,11 @@ class _Key(ISeedSequence):
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray[Any, np.dtype[Any]]:
         return self._key
+
+
+@lru_cache(maxsize=64)
+def _key(low: int, high: int) -> _Key:
+    return _Key(np.array([low, high], np.uint64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def function_of(thread):
 def pump_waits(number):
     # For the feed: nothing is in its hand, on the way to TensorFlow.
     pumps = [thread for thread in threading.enumerate() if thread.name == f"asyncfeed-tf-{number}-pump"]
-    return any(function_of(thread) == "take" for thread in pumps)
+    return any(function_of(thread) == "_wait_and_take" for thread in pumps)
 
 def main_waits():
     # All that there was has been taken, and nothing comes: not in an operation of a step of training.

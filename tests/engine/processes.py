@@ -46,7 +46,7 @@ def main_draws():
     # Python notices a signal in a thread that waits for a lock only once the kernel has put it to sleep.
     with open(f"/proc/self/task/{threading.main_thread().native_id}/stat") as stat:
         asleep = stat.read().rpartition(")")[2].split()[0] == "S"
-    return asleep and names[0] == "take"
+    return asleep and names[0] == "_wait_and_take"
 
 def interrupt_when(condition):
     def watch():
