@@ -12,11 +12,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 import asyncfeed as af
-from asyncfeed.engine.epochs import ENDLESS
 from asyncfeed.randomness import stage_seed
 from asyncfeed.stages.generator import generator_at
 from asyncfeed.stages.permutation import Permutation
 from asyncfeed.stages.shuffle import BufferShuffle
+from tests.engine.inside import ENDLESS
 
 
 class At(NamedTuple):

@@ -21,6 +21,7 @@ async def waits(x):
     return x
 
 def hangs(x):
+    reached.add("hangs")
     threading.Event().wait()
 
 async def source():

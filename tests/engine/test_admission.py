@@ -9,10 +9,8 @@ import asyncio
 import os
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,8 +18,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
-from asyncfeed.engine import channel, flat, hop, plan, source
 from asyncfeed.testing import run_virtual
+from tests.engine.inside import (
+    CHUNK,
+    LATE,
+    chunks_of,
+    group_clocks,
+    groups_that_end_after,
+    limit_threads,
+    memory_used,
+)
 
 WEIGHTS = (0, 1, 100, 1000, 5000, 10_000, 30_000)
 EXAMPLES = int(os.environ.get("ASYNCFEED_EXAMPLES", "150"))
@@ -187,8 +193,7 @@ async def drain(pipeline: af.Pipeline[Any], limit: int, seed: int) -> tuple[int,
             count += 1
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.choice([0, 0.001, 1]))
-        feed._run.outlet.settle()  # noqa: SLF001
-        return count, feed._run.budget.used  # noqa: SLF001
+        return count, memory_used(feed)
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
@@ -196,20 +201,16 @@ async def drain(pipeline: af.Pipeline[Any], limit: int, seed: int) -> tuple[int,
     pipeline=pipelines(),
     seed=st.integers(0, 2**32),
     limit=st.sampled_from([1, 5000, 20_000, 40_000, 100_000]),
-    length=st.sampled_from([1, 3, channel.SPAN]),
-    late=st.sampled_from([hop.LATE, 0.01, -1]),
+    length=st.sampled_from([1, 3, CHUNK]),
+    late=st.sampled_from([LATE, 0.01, -1]),
     steps=st.sampled_from([(1e-6,), (0.0, 1e-6, 1e-4), (1e-6, 1e-6, 1e-2), (1e-3,)]),
 )
 def test_every_pipeline_comes_to_its_end_however_little_memory_there_is(
     pipeline: af.Pipeline[Any], seed: int, limit: int, length: int, late: float, steps: tuple[float, ...]
 ) -> None:
     """Nobody waits for memory that only he would free: on any schedule, where hops give items back, too."""
-    with ExitStack() as patches:
-        patches.enter_context(mock.patch.object(hop, "LATE", late))
-        patches.enter_context(mock.patch.object(hop, "perf_counter", Clock(seed, steps)))
-        patches.enter_context(mock.patch.object(hop, "thread_time", Clock(seed, (0.0, 1e-6))))
-        for module in (channel, flat, hop, plan, source):
-            patches.enter_context(mock.patch.object(module, "SPAN", length))
+    clocks = group_clocks(Clock(seed, steps), Clock(seed, (0.0, 1e-6)))
+    with chunks_of(length), groups_that_end_after(late), clocks:
         _, used = run_virtual(drain(pipeline, limit, seed), seed=seed)
     if "take" not in repr(pipeline) and "zip" not in repr(pipeline):  # these end before what is above them
         assert used == 0
@@ -252,7 +253,15 @@ def test_items_that_a_hop_gives_back_are_taken_again_though_all_workers_wait_for
     """Auto has gone down to one thread, and whoever waits for memory waits for the items that were given back."""
     threads = 4
 
+    started = 0
+
+    def fewer_threads() -> int:
+        nonlocal started
+        started += 1
+        return threads if started % 7 < 4 else 1
+
     async def main() -> list[int]:
+        nonlocal started
         loop: Any = asyncio.get_running_loop()
         loop.patience = 2.0
         started = 0
@@ -260,19 +269,10 @@ def test_items_that_a_hop_gives_back_are_taken_again_though_all_workers_wait_for
             lambda x: Heavy(x.value, 1000), concurrency=threads
         )
         async with asked.open(memory_limit=10_000) as feed:
-            step: Any = feed._run.steps[-1]  # noqa: SLF001
-            take = step._take  # noqa: SLF001
-
-            def fewer_threads() -> Any:
-                nonlocal started
-                started += 1
-                step._crew.limit = threads if started % 7 < 4 else 1  # noqa: SLF001
-                return take()
-
-            step._take = fewer_threads  # noqa: SLF001
+            limit_threads(feed, fewer_threads)
             return [item.value async for item in feed]
 
-    with mock.patch.object(hop, "LATE", -1):
+    with groups_that_end_after(-1):
         for seed in range(20):
-            with mock.patch.object(hop, "perf_counter", Clock(seed, (0.0, 1e-6, 1e-4))):
+            with group_clocks(Clock(seed, (0.0, 1e-6, 1e-4))):
                 assert run_virtual(main, seed=seed) == list(range(200))

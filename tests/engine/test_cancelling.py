@@ -13,6 +13,8 @@ import asyncfeed as af
 from asyncfeed.testing import cancel_everywhere, run_virtual
 from tests.conftest import Run
 from tests.engine.failing import Oops
+from tests.engine.inside import handoff_locked
+from tests.engine.outside import until
 from tests.engine.witness import BUILDS, Ledger, later
 
 # -- cancelling the consumer
@@ -116,14 +118,13 @@ def test_the_garbage_collector_may_close_a_draw_inside_the_outlet(woken: bool) -
     async def main() -> int:
         async with af.items(one).open() as feed:
             first = feed.__anext__()
-            first.send(None)
+            woken_by = first.send(None)
             other = asyncio.ensure_future(anext(feed))
             await asyncio.sleep(0)
             if woken:
                 go_on.set()
-                while not len(feed._run.outlet):
-                    await asyncio.sleep(0)
-            with feed._run.outlet._lock:
+                await until(woken_by.done)
+            with handoff_locked(feed):
                 first.close()
             go_on.set()
             return await other
@@ -143,12 +144,37 @@ def test_wait_for_on_a_draw_loses_nothing(seed: int) -> None:
                     got.append(await asyncio.wait_for(anext(feed), 0.003))
                 except TimeoutError:
                     given_up += 1
-                    assert not feed._run.outlet._sleepers  # nothing is kept of it
                 except StopAsyncIteration:
                     assert given_up > 5
                     return got
 
     assert run_virtual(main, seed=seed) == list(range(30))
+
+
+def test_nothing_is_kept_of_a_draw_that_was_given_up() -> None:
+    """A consumer may look in again and again while nothing comes."""
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+        yield 0
+
+    def futures() -> int:
+        return sum(type(each) is asyncio.Future for each in gc.get_objects())
+
+    async def main() -> None:
+        async with af.items(never).open() as feed:
+
+            async def given_up(times: int) -> int:
+                for _ in range(times):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(anext(feed), 0.003)
+                gc.collect()
+                return futures()
+
+            before = await given_up(3)
+            assert await given_up(50) <= before + 3
+
+    run_virtual(main)
 
 
 def test_cancelling_keeps_the_count_of_uncancel(run: Run) -> None:

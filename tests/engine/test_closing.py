@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,13 @@ import pytest
 
 import asyncfeed as af
 from tests.conftest import Run
+from tests.engine.outside import loop_threads, threads_ended
 from tests.engine.witness import Stage
+
+
+class Thing:
+    """An item that can be asked whether it is still there."""
+
 
 BLOCKED: dict[str, Callable[[Stage], af.Pipeline[Any]]] = {
     "slow async read": lambda stage: af.items(range(9)).map(stage.hang_async),
@@ -28,8 +35,7 @@ def test_stop_reaches_every_blocked_state(state: str, memory: int | None) -> Non
     with BLOCKED[state](stage).open(memory_limit=memory) as feed:
         assert stage.entered.wait(10)
         feed.stop("enough")
-        feed._driver.thread.join(10)
-        assert not feed._driver.thread.is_alive()
+        assert threads_ended()
         with pytest.raises(af.ClosedError, match="enough"):
             next(feed)
 
@@ -71,16 +77,19 @@ def test_stop_wakes_every_waiting_task(run: Run) -> None:
 
 
 def test_stop_drops_what_is_queued() -> None:
-    """Nothing comes after `stop` or `close`, also where the run had made everything already."""
+    """Nothing comes after `stop` or `close`, also where the run had made everything already; nothing is kept."""
     for end in (af.Feed.stop, af.Feed.close):
-        feed = af.items(range(8)).prefetch(100).open()
-        assert next(feed) == 0
-        feed._driver.thread.join(10)  # all is in the queue, and the run has ended
+        things = [Thing() for _ in range(8)]
+        first, *others = map(weakref.ref, things)
+        feed = af.items(lambda things=things: map(things.pop, [0] * 8)).prefetch(100).open()
+        assert next(feed) is first()
+        assert threads_ended()  # all is in the queue, and the run has ended
+        assert not things and None not in [each() for each in others]
         end(feed)
         with pytest.raises(af.ClosedError):
             next(feed)
         feed.close()
-        assert len(feed._run.outlet) == 0
+        assert [each() for each in others] == [None] * 7
 
 
 def test_closing_twice_is_closing_once(run: Run) -> None:
@@ -171,7 +180,7 @@ def test_a_feed_on_a_thread_can_be_closed_from_a_loop(run: Run) -> None:
         assert not closing.done()
         stage.leave.set()
         await closing
-        assert not feed._driver.thread.is_alive()
+        assert not loop_threads()
 
     asyncio.run(main())
 

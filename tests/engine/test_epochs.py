@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine.origin import Origin
-from asyncfeed.testing import run_virtual
+from asyncfeed.testing import memory_growth, run_virtual
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,12 +168,29 @@ def test_an_input_without_items_does_not_run_ahead_for_ever(stage: Any, seed: in
 # -- memory
 
 
-@pytest.mark.parametrize("size", [None, 3])
-def test_what_tells_an_item_its_epoch_does_not_grow(size: int | None) -> None:
-    """An ordinal holds the epoch: nothing is noted as epochs go by."""
-    origin = Origin(size, None)
-    before = sys.getsizeof(origin.__dict__)
-    for epoch in (0, 1, 10**6, 10**12):
-        assert origin.locate(origin.start(epoch) + 2) == (epoch, 2)
-    assert sys.getsizeof(origin.__dict__) == before
-    assert not [value for value in vars(origin).values() if hasattr(value, "__len__")]
+def three() -> Iterator[int]:
+    yield from range(3)
+
+
+@pytest.mark.parametrize("source", [af.items(range(3)), af.items(three)], ids=["sized", "stream"])
+def test_what_tells_an_item_its_epoch_does_not_grow(source: af.Pipeline[int]) -> None:
+    """Nothing is noted as epochs go by: less than 20 bytes for each of thousands."""
+    with source.repeat().open() as feed:
+
+        def thousand_epochs() -> None:
+            for _ in range(3000):
+                next(feed)
+
+        assert memory_growth(thousand_epochs, warmup=2, rounds=4) < 20_000
+
+
+@pytest.mark.parametrize("source", [af.items(range(3)), af.items(three)], ids=["sized", "stream"])
+@pytest.mark.parametrize("epoch", [0, 1, 10**6, 10**12])
+def test_an_item_knows_its_epoch_and_its_place_however_many_epochs_went_before(
+    source: af.Pipeline[int], epoch: int
+) -> None:
+    with source.map(lambda x: 1 / (x - 2)).open(epoch=epoch) as feed:
+        with pytest.raises(ZeroDivisionError):
+            list(feed)
+        assert feed.failure is not None
+        assert (feed.failure.epoch, feed.failure.ordinal, feed.failure.key) == (epoch, 2, "number 2")

@@ -13,9 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
-from asyncfeed.engine.budget import Budget
-from asyncfeed.engine.outlet import Outlet
-from asyncfeed.stages.base import Span
 from asyncfeed.testing import run_virtual
 from tests.engine.model import Case, cut_short, pipelines
 
@@ -177,18 +174,13 @@ def test_a_source_without_end_hears_that_its_epoch_was_left() -> None:
             assert set(itertools.islice(epoch, 3)) == {0, 1, 2}
 
 
-def test_items_of_an_epoch_that_was_left_let_others_run() -> None:
-    async def main() -> bool:
-        loop = asyncio.get_running_loop()
-        outlet = Outlet(4, loop, Budget(1000))
-        outlet.epoch_level = 0
-        outlet.go_to(1)
-        told = loop.create_future()
-        loop.call_soon(told.set_result, None)
-        await outlet.put(Span(["unwanted"], (0,)))
-        return told.done() and not len(outlet)
-
-    assert run_virtual(main())
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("drawn", range(1, 6))
+def test_items_of_an_epoch_that_was_left_let_others_run(drawn: int) -> None:
+    """A source that never waits lets the loop tell it so, also if it had just been told that there is room."""
+    endless = af.items(range(3)).repeat().prefetch(4)
+    by_the_book = [str(number % 3) for number in range(drawn)]
+    assert run_virtual(gathered(endless.epochs(3), most=drawn)) == [by_the_book] * 3
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])

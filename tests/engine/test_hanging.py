@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine.run import Run as EngineRun
 from asyncfeed.testing import VirtualLoop, no_leaks, run_virtual
+from tests.engine.inside import Run
+from tests.engine.outside import loop_threads, run_threads
 from tests.engine.witness import Stage
 
 
 def test_a_thread_in_a_function_is_waited_for() -> None:
     """It ends by itself within the grace: nothing is left, nothing is logged."""
     stage = Stage()
-    with no_leaks(types=(af.Feed, EngineRun)):
+    with no_leaks(types=(af.Feed, Run)):
         feed = af.items(range(9)).map(stage.hang, concurrency=1).open(grace=30)
         feed.__enter__()
         assert stage.entered.wait(10)
@@ -47,7 +48,8 @@ def test_a_function_that_hangs_is_named_with_its_stack(build: Any, caplog: pytes
         with build(stage).open(grace=0.05) as feed:
             feed.__enter__()
             assert stage.entered.wait(10)
-        assert not feed._driver.thread.is_alive()
+        assert run_threads()
+        assert not loop_threads()
     stage.leave.set()
     (record,) = caplog.records
     message = record.getMessage()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
+from tests.engine.inside import engine_imported_in
 from tests.engine.many import write
 
 PROGRAM = """
@@ -49,10 +50,10 @@ def test_the_first_run_imports_nothing_on_the_loop(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def importing(monkeypatch: pytest.MonkeyPatch) -> None:
+def importing() -> Iterator[None]:
     """Let each feed find the engine not imported, and the import take a second."""
-    monkeypatch.setattr("asyncfeed.feed.is_ready", lambda: False)
-    monkeypatch.setattr("asyncfeed.feed.get_ready", partial(asyncio.sleep, 1))
+    with engine_imported_in(1):
+        yield
 
 
 def test_several_tasks_wait_for_one_run(importing: None, seed: int) -> None:

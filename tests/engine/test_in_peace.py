@@ -16,6 +16,7 @@ import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.conftest import Run
 from tests.engine.failing import Oops
+from tests.engine.outside import run_tasks
 
 
 class Cursors:
@@ -160,11 +161,12 @@ async def consumer_cancelled(pipeline: af.Pipeline[Any]) -> None:
 async def cancelled_twice(pipeline: af.Pipeline[Any]) -> None:
     feed = pipeline.open()
     await anext(feed)
+    (task,) = run_tasks()
     closing = asyncio.create_task(feed.aclose())
     for _ in range(4):
         await asyncio.sleep(0.001)
         closing.cancel()
-        feed._task.cancel()
+        task.cancel()
     await asyncio.wait([closing])
 
 

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine.driver import EXIT, Driver
-from asyncfeed.engine.loops import new_event_loop
-from asyncfeed.engine.run import Run as EngineRun
 from asyncfeed.testing import no_leaks, run_virtual
+from tests.engine.inside import EXIT, Run, stopped_at_exit_before_its_start
+from tests.engine.outside import threads_ended
 from tests.engine.witness import BUILDS, Ledger, on_thread
 
 SOAK = int(os.environ.get("ASYNCFEED_SOAK", "300"))
@@ -56,7 +55,7 @@ def leave_by_with(pipeline: af.Pipeline[Any]) -> None:
 def test_leaving_a_plain_for_ends_everything(leave: Callable[[Any], None], kind: str) -> None:
     """`break`, dropping the last reference, an exception in the body, and leaving `with`."""
     source = Ledger()
-    with no_leaks(types=(af.Feed, EngineRun), patience=5):
+    with no_leaks(types=(af.Feed, Run), patience=5):
         leave(BUILDS[kind](source))
     assert source.settled()
 
@@ -104,12 +103,10 @@ def test_letting_go_runs_no_python_where_it_happens() -> None:
     calls: list[str] = []
     feed = af.items(range(10**9)).map(on_thread).open()
     next(feed)
-    thread = feed._driver.thread
     sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_qualname) if event == "call" else None)
     del feed
     sys.setprofile(None)
-    thread.join(10)
-    assert not thread.is_alive()
+    assert threads_ended()
     assert calls == []
 
 
@@ -135,7 +132,7 @@ async def start_and_leave(many: int, source: Ledger) -> None:
 def test_many_starts_and_stops_on_a_loop_leave_nothing() -> None:
     """No thread, task, file descriptor, run or feed; `ASYNCFEED_SOAK=10000` makes it many more."""
     source = Ledger()
-    with no_leaks(types=(af.Feed, EngineRun), patience=10):
+    with no_leaks(types=(af.Feed, Run), patience=10):
         asyncio.run(start_and_leave(SOAK, source))
     assert source.settled()
 
@@ -152,7 +149,7 @@ def test_many_starts_and_stops_on_threads_leave_nothing() -> None:
             next(feed)
             feed.close()
 
-    with no_leaks(types=(af.Feed, EngineRun), patience=30):
+    with no_leaks(types=(af.Feed, Run), patience=30):
         for number in range(SOAK):
             start_and_leave(abandon=number % 2 == 0)
     assert source.settled()
@@ -178,11 +175,4 @@ def test_threads_that_share_a_feed_get_each_item_once() -> None:
 def test_the_interpreter_may_end_while_a_feed_is_starting() -> None:
     """Another thread starts it, as TensorFlow's do: then there is no thread yet to wait for, and it stops at once."""
     with no_leaks():
-        loop = new_event_loop()
-        feed = af.items(range(3)).open()
-        run = feed._new_run(loop)
-        driver = Driver(run)
-        driver._at_exit()
-        driver.start()
-        driver.join()
-        assert run.outlet.stopped == EXIT
+        assert stopped_at_exit_before_its_start(af.items(range(3)).open()) == EXIT

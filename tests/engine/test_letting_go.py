@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine.run import Run as EngineRun
 from asyncfeed.testing import no_leaks
 from tests.engine.failing import Oops, kinds, raises
+from tests.engine.inside import Run
+from tests.engine.outside import run_tasks
 from tests.engine.witness import later
 
 pytestmark = pytest.mark.quiet  # measuring coverage keeps a few objects for each thread that ever ran
@@ -220,7 +221,9 @@ def by_a_cancelled_run(_: Path) -> None:
     async def main() -> None:
         feed = _numbers().open()
         await anext(feed)
-        feed._task.cancel()
+        (task,) = run_tasks()
+        task.cancel()
+        del task
         with contextlib.suppress(af.ClosedError):
             while True:
                 await anext(feed)
@@ -320,7 +323,7 @@ def test_no_way_to_end_keeps_anything(way: str, tmp_path: Path) -> None:
     for _ in range(3):  # what is made once and kept
         end(tmp_path)
     join()
-    with no_leaks(types=(af.Feed, EngineRun), patience=10):
+    with no_leaks(types=(af.Feed, Run), patience=10):
         before = _objects()
         for _ in range(OFTEN):
             end(tmp_path)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
 from typing import Any
-from unittest import mock
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
-from asyncfeed.engine import channel, flat, hop, plan, source
 from asyncfeed.testing import run_virtual
 from tests.eager import eagerly
+from tests.engine.inside import CHUNK, LATE, chunks_of, groups_that_end_after, memory_used
 from tests.engine.model import Case, cut_short, pipelines
 
 slow = settings(max_examples=300, suppress_health_check=list(HealthCheck))
@@ -24,10 +22,7 @@ async def collect(pipeline: af.Pipeline[Any], memory_limit: int | None = None) -
     async with pipeline.open(memory_limit=memory_limit) as feed:
         async for item in feed:
             got.append(item)
-        # What the last consumer frees is booked with the next thing the loop does.
-        feed._run.outlet.settle()  # noqa: SLF001
-        used = feed._run.budget.used
-    return got, used
+        return got, memory_used(feed)
 
 
 @slow
@@ -35,8 +30,8 @@ async def collect(pipeline: af.Pipeline[Any], memory_limit: int | None = None) -
     case=pipelines(),
     seed=st.integers(0, 2**32),
     limit=st.sampled_from([None, 1, 300, 5000]),
-    length=st.sampled_from([1, 2, 3, 17, channel.SPAN]),
-    late=st.sampled_from([hop.LATE, -1]),
+    length=st.sampled_from([1, 2, 3, 17, CHUNK]),
+    late=st.sampled_from([LATE, -1]),
 )
 def test_a_pipeline_is_its_model(
     case: Case, seed: int, limit: int | None, length: int, late: float, eager: bool
@@ -45,10 +40,7 @@ def test_a_pipeline_is_its_model(
 
     Also where each hop to a thread ends too late, after its first item, and on a loop with eager tasks.
     """
-    with ExitStack() as patches:
-        patches.enter_context(mock.patch.object(hop, "LATE", late))
-        for module in (channel, flat, hop, plan, source):
-            patches.enter_context(mock.patch.object(module, "SPAN", length))
+    with chunks_of(length), groups_that_end_after(late):
         main = collect(case.pipeline, limit)
         got, used = run_virtual(eagerly(main) if eager else main, seed=seed)
     assert got == case.epoch()
@@ -57,10 +49,10 @@ def test_a_pipeline_is_its_model(
 
 
 @slow
-@given(case=cut_short(), seed=st.integers(0, 2**32), length=st.sampled_from([1, 3, channel.SPAN]))
+@given(case=cut_short(), seed=st.integers(0, 2**32), length=st.sampled_from([1, 3, CHUNK]))
 def test_what_was_read_ahead_changes_no_random_number(case: Case, seed: int, length: int) -> None:
     """A `take` may end an epoch early, on any schedule: those after it draw what the description says."""
-    with mock.patch.object(channel, "SPAN", length):
+    with chunks_of(length):
         got, _ = run_virtual(collect(case.pipeline), seed=seed)
     assert got == case.epoch()
 

@@ -109,7 +109,7 @@ loop = asyncio.new_event_loop()
 feed = af.items(range(9)).map(hangs, concurrency=1).open()
 async def main():
     draw = asyncio.ensure_future(anext(feed))
-    while not (feed._run and feed._run.threads._busy):
+    while "hangs" not in reached:
         await asyncio.sleep(0)
 loop.run_until_complete(main())
 """
@@ -141,7 +141,7 @@ def test_the_interpreter_exits_with_a_function_that_hangs() -> None:
 import logging; logging.basicConfig()
 feed = af.items(range(9)).map(hangs, concurrency=1).open(grace=0.05)
 feed.__enter__()
-while not feed._run.threads._busy: time.sleep(0)
+while "hangs" not in reached: time.sleep(0)
 """
     )
     assert ended.code == 0

@@ -15,12 +15,9 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine.hop import DROPPED
-from asyncfeed.engine.processes import Processes
-from asyncfeed.engine.shared import RemoteTraceback
-from asyncfeed.stages.base import Work
 from asyncfeed.testing import end_kept_processes
 from tests.engine import in_worker as fns
+from tests.engine.inside import DROPPED, OwnWorkers, RemoteTraceback
 from tests.unit.test_shared import same
 
 
@@ -227,26 +224,19 @@ def test_a_dead_worker_is_an_error_that_names_the_item(fn: Any, how: str, capfd:
     assert ("in crashes" in stderr) if fn is fns.crashes else not stderr
 
 
-class NoThreads:
-    """As at the end of the interpreter."""
-
-    def submit(self, *_: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-
 def test_a_worker_that_dies_while_idle_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     """No item was lost with it, so there is no error; the log has it."""
-    processes = Processes(Work(fns.pid, "process", concurrency=1), "map(pid)")
-    ((first,), _) = processes.call([0], None)
+    workers = OwnWorkers(fns.pid)
+    first = workers.call(0)
     os.kill(first, signal.SIGKILL)
     assert fns.gone(first)
-    ((second,), _) = processes.call([0], None)
+    second = workers.call(0)
     assert second != first
     assert "was killed by SIGKILL while it had nothing to do" in caplog.text
-    processes.stop(NoThreads())  # type: ignore[arg-type]
+    workers.stop(with_threads=False)
     assert fns.gone(second)
-    assert not processes.kill()
-    assert processes.call([0], None)[0] == [DROPPED]
+    assert not workers.kill()
+    assert workers.call(0) is DROPPED
 
 
 def test_lambdas_and_closures_go_by_value() -> None:

@@ -21,11 +21,6 @@ from tests.engine.processes import PRELUDE, run
 ROOT = Path(__file__).parents[2]
 
 
-def pids(feed: af.Feed[Any]) -> list[int]:
-    """Return the processes of a feed."""
-    return [worker.pid for each in feed._run.processes for worker in list(each._workers)]
-
-
 def endless(fn: Any = fns.same, **options: Any) -> af.Pipeline[Any]:
     return af.items(range(10**9)).map(fn, on="process", concurrency=2, **options)
 
@@ -43,7 +38,8 @@ def test_nothing_is_left_of_twenty_runs() -> None:
             if number % 3:
                 feed.close()
             else:
-                left = pids(feed)
+                left = fns.children() - before
+                assert left
                 del feed
                 end_kept_processes()
                 assert all(map(fns.gone, left))
@@ -62,19 +58,17 @@ def test_no_process_is_started_before_the_first_item() -> None:
 def test_cancelling_in_the_middle_ends_the_workers() -> None:
     """The task that draws is cancelled; `async with` leaves nothing."""
 
-    async def main() -> list[int]:
+    async def main() -> None:
         async with endless().open() as feed:
             async for x in feed:
                 if x == 500:
-                    started = pids(feed)
+                    started = fns.children() - before
+                    assert started
                     asyncio.current_task().cancel()
-        return started
-
-    async def outer() -> list[int]:
+    async def outer() -> None:
         task = asyncio.ensure_future(main())
         with pytest.raises(asyncio.CancelledError):
             await task
-        return []
 
     before = fns.children()
     asyncio.run(outer())
@@ -111,7 +105,7 @@ def test_what_a_hanging_function_has_started_is_killed_with_it(tmp_path: Path) -
 
 
 LIVE = """
-from tests.engine.in_worker import hangs, same
+from tests.engine.in_worker import children, hangs, same
 endless = af.items(range(10**9)).map(same, on="process", concurrency=2)
 """
 
@@ -136,8 +130,9 @@ loop.run_until_complete(anext(feed))
 )
 def test_the_interpreter_exits_with_live_workers(script: str) -> None:
     """At once, with nothing on stderr; none of them goes on."""
-    ended = run(LIVE + script + "\nprint(*[w.pid for each in feed._run.processes for w in each._workers])")
+    ended = run(LIVE + script + "\nprint(*children())")
     assert (ended.code, ended.err) == (0, "")
+    assert ended.out
     assert all(fns.gone(int(pid)) for pid in ended.out)
 
 
@@ -147,11 +142,11 @@ def test_workers_end_when_the_parent_dies(how: signal.Signals, fn: str) -> None:
     """By themselves, even in a function that hangs."""
     script = f"""
 import asyncfeed as af
-from tests.engine.in_worker import {fn}
+from tests.engine.in_worker import children, {fn}
 feed = af.items(range(10**9)).map({fn}, on="process", concurrency=2).open()
 for _ in range(3):
     next(feed)
-print(*[w.pid for p in feed._run.processes for w in p._workers], flush=True)
+print(*children(), flush=True)
 input()
 """
     command = [sys.executable, "-c", script]
@@ -197,9 +192,12 @@ except KeyboardInterrupt:
 
 def test_an_interrupt_sent_to_a_worker_does_nothing() -> None:
     """Some programs send Ctrl-C to every process they find."""
+    before = fns.children()
     with endless().open() as feed:
         next(feed)
-        for pid in pids(feed):
+        started = fns.children() - before
+        assert started
+        for pid in started:
             os.kill(pid, signal.SIGINT)
         assert [next(feed) for _ in range(1000)] == list(range(1, 1001))
 

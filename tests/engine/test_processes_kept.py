@@ -14,14 +14,9 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine import shared
-from asyncfeed.engine import worker as program
-from asyncfeed.engine.kept import KeptWorkers, kept
-from asyncfeed.engine.process import Worker
-from asyncfeed.engine.processes import Processes
-from asyncfeed.stages.base import Work
 from asyncfeed.testing import end_kept_processes, no_leaks
 from tests.engine import in_worker as fns
+from tests.engine.inside import REST, START, KeptWorkers, OwnWorkers, Worker, kept, workers_exit_within
 from tests.engine.processes import run
 
 
@@ -34,13 +29,6 @@ def drawn(fn: Any, items: Any = range(40), **options: Any) -> list[Any]:
 
 def pids(**options: Any) -> set[int]:
     return set(drawn(fns.pid, **options))
-
-
-class Threads:
-    """Those of a run, for one job at a time."""
-
-    def submit(self, _: str, fn: Any, *args: Any) -> None:
-        fn(*args)
 
 
 @pytest.fixture
@@ -59,10 +47,10 @@ def own() -> Any:
 
 def used(pool: KeptWorkers, fn: Any = fns.pid) -> int:
     """Run a worker of a pool, and return its number."""
-    processes = Processes(Work(fn, "process", concurrency=1), "map(fn)", pool)
-    ((pid,), _) = processes.call([0], None)
-    processes.stop(Threads())  # type: ignore[arg-type]
-    assert not processes.kill()
+    workers = OwnWorkers(fn, pool)
+    pid = workers.call(0)
+    workers.stop()
+    assert not workers.kill()
     return int(pid)
 
 
@@ -179,21 +167,15 @@ def test_a_worker_in_the_middle_of_a_call_is_kept_once_it_has_answered(tmp_path:
     assert drawn(fns.tells_and_waits, [None]) == [pid]
 
 
-def test_a_worker_whose_conversation_broke_off_is_not_given_on(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_whose_conversation_broke_off_is_not_given_on(own: Any) -> None:
     """Where this side fails between a question and its answer, the answer would be the next run's."""
     pool = own()
-    processes = Processes(Work(fns.pid, "process", concurrency=1), "map(fn)", pool)
-    ((pid,), _) = processes.call([0], None)
-
-    def fails(*_: Any) -> Any:
-        raise MemoryError
-
-    with monkeypatch.context() as patched:
-        patched.setattr("asyncfeed.engine.processes._read", fails)
-        with pytest.raises(MemoryError):
-            processes.call([0], None)
+    workers = OwnWorkers(fns.pid, pool)
+    pid = workers.call(0)
+    with workers.breaks_off(), pytest.raises(MemoryError):
+        workers.call(0)
     assert fns.gone(pid)
-    processes.stop(Threads())  # type: ignore[arg-type]
+    workers.stop()
     assert len(pool) == 0
 
 
@@ -218,15 +200,13 @@ def test_a_kept_worker_that_cannot_load_the_function_is_replaced(own: Any) -> No
 def test_it_holds_no_memory_of_the_run(own: Any) -> None:
     """What items and results went through is given back."""
     pool = own()
-    processes = Processes(Work(fns.double, "process", concurrency=1), "map(fn)", pool)
-    large = np.zeros(3 * shared.START, np.uint8)
-    ((got,), _) = processes.call([large], None)
-    assert got.nbytes == large.nbytes
-    processes.stop(Threads())  # type: ignore[arg-type]
-    worker = pool.take(processes._key)
-    assert worker is not None
+    workers = OwnWorkers(fns.double, pool)
+    large = np.zeros(3 * START, np.uint8)
+    assert workers.call(large).nbytes == large.nbytes
+    workers.stop()
+    worker = workers.take_kept()
     sizes = [os.fstat(each.fileno()).st_size for each in (worker.items, worker.results)]
-    assert sizes == [shared.START, shared.START]
+    assert sizes == [START, START]
     worker.finish()
     worker.end()
 
@@ -269,12 +249,12 @@ def test_no_more_are_kept_than_may_be(own: Any) -> None:
     assert used(pool, fns.other_pid) == second
 
 
-def test_what_does_not_end_when_told_to_is_killed(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_end_when_told_to_is_killed(own: Any) -> None:
     """A function may have started a thread that Python waits for."""
-    monkeypatch.setattr("asyncfeed.engine.kept.EXIT_SECONDS", 0.1)
     pool = own()
     pid = used(pool, fns.starts_thread)
-    pool.end_all()
+    with workers_exit_within(0.1):
+        pool.end_all()
     assert fns.gone(pid)
 
 
@@ -330,7 +310,7 @@ def pids():
         return set(feed)
 first = pids()
 if not (child := os.fork()):
-    from asyncfeed.engine.kept import kept
+    from tests.engine.inside import kept
     print(len(kept), pids().isdisjoint(first), flush=True)
     sys.exit(0)
 print(os.waitpid(child, 0)[1], pids() == first)
@@ -388,6 +368,6 @@ def test_an_order_to_a_dead_worker_is_answered_by_nothing() -> None:
     """And it is known to be dead."""
     worker = Worker(1)
     worker.kill()
-    assert worker.ask(program.REST) == b""
+    assert worker.ask(REST) == b""
     assert not worker.alive
     worker.end()

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from asyncfeed.engine.budget import Budget
-from asyncfeed.engine.failed import Failed
-from asyncfeed.engine.outlet import Outlet
-from asyncfeed.errors import ClosedError, Failure
-from asyncfeed.stages.base import END, NO_MARK, Span
+import asyncfeed as af
+from asyncfeed.testing import run_virtual
+from tests.engine.inside import memory_used, take_ready
 
 BIG = 1 << 30
 
 
-async def filled(room: int, sizes: list[int], *, mark: int = NO_MARK, failure: Any = None) -> Outlet:
-    """Return an outlet with an item of each size, named by its number."""
-    outlet = Outlet(room, asyncio.get_running_loop(), Budget(BIG))
-    for number, size in enumerate(sizes):
-        outlet._budget.charge(size)
-        await outlet.put(Span([number], [number], NO_MARK, None, size))
-    if mark != NO_MARK or failure is not None:
-        await outlet.put(Span([], (), mark, failure))
-    return outlet
+class Item:
+    """An item that says how much it weighs."""
+
+    def __init__(self, number: int, nbytes: int) -> None:
+        self.number = number
+        self.nbytes = nbytes
+
+
+def numbers(items: list[Item]) -> list[int]:
+    return [each.number for each in items]
+
+
+def of_sizes(sizes: list[int], *, room: int = 9, error: Exception | None = None) -> af.Pipeline[Item]:
+    """Return a pipeline of an item of each size, all of which get ready; it waits for ever then, or fails."""
+
+    async def source() -> AsyncIterator[Item]:
+        for number, size in enumerate(sizes):
+            yield Item(number, size)
+        if error is not None:
+            raise error
+        await asyncio.Event().wait()
+
+    return af.items(source).prefetch(room)
 
 
 @pytest.mark.parametrize(
@@ -47,50 +60,57 @@ def test_it_takes_what_is_there_in_order_as_far_as_it_is_not_much(
     """At most so many, and at most so many bytes: never more than a sixteenth of the memory limit."""
 
     async def main() -> None:
-        outlet = await filled(9, sizes)
-        assert outlet.take_ready(*limits) == taken
-        assert (len(outlet), outlet.delivered) == (len(sizes) - len(taken), len(taken))
-        outlet.settle()
-        assert outlet._budget.used == sum(sizes[len(taken) :])
+        async with of_sizes(sizes).open(memory_limit=BIG) as feed:
+            await asyncio.sleep(1)
+            before = memory_used(feed)
+            assert numbers(take_ready(feed, *limits)) == taken
+            stats = feed.stats()
+            assert (stats.batches, stats.nbytes) == (len(taken), sum(sizes[: len(taken)]))
+            assert before - memory_used(feed) == sum(sizes[: len(taken)])
+            rest = [(await anext(feed)).number for _ in sizes[len(taken) :]]
+            assert taken + rest == list(range(len(sizes)))
 
-    asyncio.run(main())
+    run_virtual(main)
 
 
 def test_the_end_and_a_failure_are_for_the_next_that_takes_one() -> None:
     async def main() -> None:
-        error = ValueError("item 2")
-        ended = await filled(9, [1, 1], mark=END)
-        failed = await filled(9, [1, 1], failure=Failure(error, "map", "2", 2, 0))
-        for outlet, raised in ((ended, StopIteration), (failed, Failed)):
-            assert outlet.take_ready(9, 9) == [0, 1]
-            assert outlet.take_ready(9, 9) == []
-            with pytest.raises(raised):
-                outlet.take()
+        failing = of_sizes([1, 1], error=ValueError("item 2"))
+        for pipeline, raised in ((failing.take(2), StopAsyncIteration), (failing, ValueError)):
+            async with pipeline.open() as feed:
+                await asyncio.sleep(1)
+                assert numbers(take_ready(feed, 9, 9)) == [0, 1]
+                assert take_ready(feed, 9, 9) == []
+                with pytest.raises(raised):
+                    await anext(feed)
 
-    asyncio.run(main())
+    run_virtual(main)
 
 
 def test_nothing_is_taken_after_a_stop() -> None:
     async def main() -> None:
-        outlet = await filled(9, [1, 1])
-        outlet.cut("enough")
-        assert outlet.take_ready(9, 9) == []
-        with pytest.raises(ClosedError, match="enough"):
-            outlet.take()
+        async with of_sizes([1, 1]).open() as feed:
+            await asyncio.sleep(1)
+            feed.stop("enough")
+            assert take_ready(feed, 9, 9) == []
+            with pytest.raises(af.ClosedError, match="enough"):
+                await anext(feed)
 
-    asyncio.run(main())
+    run_virtual(main)
+
+
+def test_nothing_is_taken_before_the_start() -> None:
+    assert take_ready(of_sizes([1, 1]).open(), 9, 9) == []
 
 
 def test_whoever_waits_for_room_goes_on() -> None:
     """As after taking them one by one."""
 
-    async def main() -> None:
-        outlet = await filled(4, [1, 1, 1])
-        putting = asyncio.create_task(outlet.put(Span([3, 4, 5], [3, 4, 5], NO_MARK, None, 3)))
-        await asyncio.sleep(0)
-        assert not putting.done()
-        assert outlet.take_ready(9, 9) == [0, 1, 2, 3]
-        await putting
-        assert outlet.take_ready(9, 9) == [4, 5]
+    async def main() -> list[list[Any]]:
+        async with of_sizes([1] * 6, room=4).open() as feed:
+            await asyncio.sleep(1)
+            first = numbers(take_ready(feed, 9, 9))
+            await asyncio.sleep(1)
+            return [first, numbers(take_ready(feed, 9, 9))]
 
-    asyncio.run(main())
+    assert run_virtual(main) == [[0, 1, 2, 3], [4, 5]]

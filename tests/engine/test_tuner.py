@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine import work_async
-from asyncfeed.engine.tuner import Tuner
-from asyncfeed.engine.work import WorkStep
 from asyncfeed.testing import run_virtual
+from tests.engine.inside import Tuner, turn_clock
 
 
 class Store:
@@ -113,27 +111,28 @@ def test_auto_is_within_a_tenth_of_the_best(count: int, store: dict[str, Any], f
 
 
 @pytest.mark.parametrize("step", [0.0, 1e-4, 1e-3], ids="in {:g} s".format)
-def test_a_function_that_never_waits_needs_no_crowd(step: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty thousand items, on fast and slow machines, and nothing to gain from calling more workers."""
-    workers, now = 0, itertools.count(0.0, step)
-    call = WorkStep._call
-
-    def counting(self: WorkStep) -> None:
-        nonlocal workers
-        workers += 1
-        call(self)
+def test_a_function_that_never_waits_needs_no_crowd(step: float) -> None:
+    """Twenty thousand items, on fast and slow machines, and at most three tasks more than with one call at a time."""
 
     async def at_once(item: int) -> int:
         return item
 
-    async def main() -> int:
-        async with af.items(range(20_000)).map(at_once).open() as feed:
-            return len([item async for item in feed])
+    async def tasks_made(concurrency: Any) -> int:
+        made = 0
 
-    monkeypatch.setattr(WorkStep, "_call", counting)
-    monkeypatch.setattr(work_async, "perf_counter", lambda: next(now))
-    assert run_virtual(main) == 20_000
-    assert workers <= 4
+        def counting(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+            nonlocal made
+            made += 1
+            return asyncio.Task(coroutine, loop=loop, **options)
+
+        asyncio.get_running_loop().set_task_factory(counting)
+        async with af.items(range(20_000)).map(at_once, concurrency=concurrency).open() as feed:
+            assert len([item async for item in feed]) == 20_000
+        return made
+
+    now = itertools.count(0.0, step)
+    with turn_clock(lambda: next(now)):
+        assert run_virtual(tasks_made("auto")) <= run_virtual(tasks_made(1)) + 3
 
 
 def test_stats_say_what_auto_has_found() -> None:

@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine import work_async
 from asyncfeed.testing import run_virtual
+from tests.engine.inside import turn_clock
 
 
 @pytest.mark.parametrize("size", [1, 1000])
-def test_a_function_that_never_waits_gives_others_the_loop(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_never_waits_gives_others_the_loop(size: int) -> None:
     """After a millisecond or two, with three items here: not after a whole span of 512, nor once per worker.
 
     Another worker may have come to rest and be called within one pass of the loop: twice that.
     """
     now, calls, turns = [0.0], [0], [0]
-    monkeypatch.setattr(work_async, "perf_counter", lambda: now[0])
 
     async def compute(x: object) -> object:
         now[0] += 0.0006
@@ -40,14 +39,14 @@ def test_a_function_that_never_waits_gives_others_the_loop(size: int, monkeypatc
         task.cancel()
         return count
 
-    assert run_virtual(main) == 5000
+    with turn_clock(lambda: now[0]):
+        assert run_virtual(main) == 5000
     assert max(after - before for before, after in itertools.pairwise(turns)) <= 6
 
 
-def test_a_function_that_waits_now_and_then_has_all_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_waits_now_and_then_has_all_the_workers() -> None:
     """One that computes for long between two waits, too: a colleague that was sent away is called again."""
     now, waiting, most = [0.0], [0], [0]
-    monkeypatch.setattr(work_async, "perf_counter", lambda: now[0])
 
     async def compute(x: int) -> int:
         now[0] += 0.0005
@@ -64,12 +63,13 @@ def test_a_function_that_waits_now_and_then_has_all_the_workers(monkeypatch: pyt
             assert [item async for item in feed] == list(range(4000))
         return loop.time()
 
-    assert run_virtual(main) <= 25  # 400 waits of a second, 20 at a time
+    with turn_clock(lambda: now[0]):
+        assert run_virtual(main) <= 25  # 400 waits of a second, 20 at a time
     assert most[0] == 20
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_nothing_is_lost_whoever_gives_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_lost_whoever_gives_way(seed: int) -> None:
     """Two stages that wait or not, for items small and large, while the clock jumps at random."""
     chance = random.Random(seed)
     now = 0.0
@@ -101,6 +101,6 @@ def test_nothing_is_lost_whoever_gives_way(seed: int, monkeypatch: pytest.Monkey
         async with rows.open() as feed:
             return [x[0] async for x in feed]
 
-    monkeypatch.setattr(work_async, "perf_counter", clock)
-    got = run_virtual(main, seed=seed)
+    with turn_clock(clock):
+        got = run_virtual(main, seed=seed)
     assert (got if ordered else sorted(got)) == [x for x in range(1500) if x % 97 != 13]

@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
 from asyncfeed.testing import run_virtual
+from tests.engine.inside import ASKED, NEITHER, READY, Bridge, Meter
 
 
 def times(feed: af.Feed[int]) -> tuple[float, float, float]:
@@ -109,16 +109,15 @@ def test_what_a_bridge_holds_is_ready_until_the_trainer_takes_it(seed: int) -> N
     async def main() -> None:
         async with af.items(range(2)).open(memory_limit=1 << 20) as feed:
             await anext(feed)
-            outlet = feed._run.outlet  # type: ignore[union-attr]
-            outlet.ends_elsewhere = True
+            bridge = Bridge(feed)
             await anext(feed)
             with pytest.raises(StopAsyncIteration):
                 await anext(feed)
-            outlet.hold()
+            bridge.hold()
             await asyncio.sleep(5)
-            outlet.let_go()
+            bridge.let_go()
             await asyncio.sleep(2)
-            outlet.end_seen()
+            bridge.end_seen()
             await asyncio.sleep(9)
         assert times(feed) == (7, 0, 5)
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine import hop
 from asyncfeed.testing import run_virtual
+from tests.engine.inside import group_clocks
 
 MB = 1 << 20
 
@@ -225,17 +225,22 @@ def test_elements_that_become_large_stay_within_the_limit(fn: Any) -> None:
     assert Block.peak <= (100 + 20 * 6) * MB
 
 
-def test_a_hop_ends_where_its_results_turn_out_to_be_large() -> None:
-    """The rest of the group is taken again, by then with what is known."""
+def test_a_group_ends_where_its_results_turn_out_to_be_large() -> None:
+    """The rest of the group is taken again, by then with what is known: each is delivered before the next is made."""
+    delivered = [threading.Event() for _ in range(120)]
+    before: list[bool] = []
 
-    class Idle:
-        ending = False
+    def make(x: int) -> tuple[int, Block]:
+        if x > 100:
+            before.append(all(before) and delivered[x - 1].wait(10))
+        return x, _sync(x)
 
-    from asyncfeed.stages.base import Work  # noqa: PLC0415
-
-    each = hop.Hops(Idle(), Work(_sync, "thread"), "map", 1)  # type: ignore[arg-type]
-    each.room = MB
-    assert len(each.call(list(range(90, 120)), None)) == 11
+    with group_clocks(lambda: 0.0):  # no call takes any time, so groups are large
+        with af.items(range(120)).map(make, concurrency=1).open(memory_limit=100 * MB) as feed:
+            for x, block in feed:
+                delivered[x].set()
+                del block
+    assert before == [True] * 19
 
 
 @pytest.fixture

@@ -1,0 +1,296 @@
+"""The one place where tests reach into the engine: a function for each need.
+
+If the parts of the engine change, this file changes, and no test. Other tests see a run through its feed
+(`outside.py`), or test a part that this file names by its public methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import asyncfeed as af
+from asyncfeed.engine import channel, flat, hop, plan, shared, source, work_async, worker
+from asyncfeed.engine.crew import Crew
+from asyncfeed.engine.driver import EXIT, Driver
+from asyncfeed.engine.epochs import ENDLESS, EpochCounter
+from asyncfeed.engine.hop import DROPPED
+from asyncfeed.engine.kept import KeptWorkers, kept
+from asyncfeed.engine.loops import new_event_loop
+from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
+from asyncfeed.engine.origin import ItemPlace, Origin
+from asyncfeed.engine.process import Worker
+from asyncfeed.engine.processes import Processes
+from asyncfeed.engine.run import Run
+from asyncfeed.engine.shared import Arena, Failed, RemoteTraceback
+from asyncfeed.engine.threads import Lane, Threads
+from asyncfeed.engine.tuner import Tuner
+from asyncfeed.stages.base import Work
+
+__all__ = [
+    "ASKED", "CHUNK", "DROPPED", "ENDLESS", "EXIT", "NEITHER", "READY", "REST", "START", "Arena", "Crew", "EpochCounter",
+    "Failed", "KeptWorkers", "Lane", "Meter", "RemoteTraceback", "Run", "Threads", "Tuner", "Worker", "kept", "shared",
+]  # fmt: skip
+
+CHUNK = channel.SPAN
+"""The largest number of items that a stage sends on together, if it is free to choose."""
+LATE = hop.LATE
+"""A group ends early if it takes this many times as long as it should."""
+MANY = hop.MANY
+"""The largest number of threads that a stage begins with."""
+SHARED = hop.SHARED
+"""How many times larger groups are if several threads compute."""
+REST = worker.REST
+"""What a worker process is told when a run no longer needs it."""
+KEEP = shared.KEEP
+"""The size of the arrays that share memory with their process's arena from."""
+START = shared.START
+"""The size of a new arena of shared memory."""
+
+
+# -- what decides about time and size
+
+
+@contextmanager
+def chunks_of(length: int) -> Iterator[None]:
+    """Let no chunk hold more items than this."""
+    with ExitStack() as patches:
+        for module in (channel, flat, hop, plan, source):
+            patches.enter_context(mock.patch.object(module, "SPAN", length))
+        yield
+
+
+@contextmanager
+def groups_that_end_after(late: float) -> Iterator[None]:
+    """Let a group on a thread end early after this many times the time it should take; -1: after its first item."""
+    with mock.patch.object(hop, "LATE", late):
+        yield
+
+
+@contextmanager
+def group_clocks(wall: Callable[[], float], processor: Callable[[], float] | None = None) -> Iterator[None]:
+    """Measure groups on threads by these clocks."""
+    with mock.patch.object(hop, "perf_counter", wall), mock.patch.object(
+        hop, "thread_time", processor or hop.thread_time
+    ):
+        yield
+
+
+@contextmanager
+def turn_clock(clock: Callable[[], float]) -> Iterator[None]:
+    """Measure by this clock for how long an async function keeps the loop."""
+    with mock.patch.object(work_async, "perf_counter", clock):
+        yield
+
+
+@contextmanager
+def cores(count: int) -> Iterator[None]:
+    """Let stages find this many processor cores."""
+    with mock.patch.object(hop, "usable_cores", lambda: count):
+        yield
+
+
+@contextmanager
+def engine_imported_in(seconds: float) -> Iterator[None]:
+    """Let each feed find the engine not imported, and its import take this long on the loop's clock."""
+    with mock.patch("asyncfeed.feed.is_ready", lambda: False), mock.patch(
+        "asyncfeed.feed.get_ready", partial(asyncio.sleep, seconds)
+    ):
+        yield
+
+
+# -- a run
+
+
+def memory_used(feed: af.Feed[Any]) -> int:
+    """Return the bytes that a feed is charged with, after what its consumer has just freed is counted."""
+    assert feed._run is not None
+    feed._run.outlet.settle()
+    return feed._run.budget.used
+
+
+@contextmanager
+def handoff_locked(feed: af.Feed[Any]) -> Iterator[None]:
+    """Hold the lock under which consumers take items, as the thread that the garbage collector runs on may."""
+    assert feed._run is not None
+    with feed._run.outlet._lock:
+        yield
+
+
+def limit_threads(feed: af.Feed[Any], limit: Callable[[], int]) -> None:
+    """Let the last stage have `limit()` threads whenever one of its workers takes a group of items."""
+    assert feed._run is not None
+    step: Any = feed._run.steps[-1]
+    take = step._take
+
+    def take_limited() -> Any:
+        step._crew.limit = limit()
+        return take()
+
+    step._take = take_limited
+
+
+def stopped_at_exit_before_its_start(feed: af.Feed[Any]) -> str | None:
+    """Let the interpreter exit when a feed has its run but no thread yet; return why the run then stops."""
+    run = feed._new_run(new_event_loop())
+    driver = Driver(run)
+    driver._at_exit()
+    driver.start()
+    driver.join()
+    return run.outlet.stopped
+
+
+# -- what bridges see of a feed
+
+
+def take_ready(feed: af.Feed[Any], most: int, nbytes: int) -> list[Any]:
+    """Take up to `most` items of `nbytes` together that are ready, as a bridge does to cross with several."""
+    return feed._take_ready(most, nbytes)
+
+
+class Bridge:
+    """What a bridge tells a running feed about the trainer behind it."""
+
+    def __init__(self, feed: af.Feed[Any]) -> None:
+        outlet = feed._outlet()
+        assert outlet is not None
+        outlet.ends_elsewhere = True
+        self._outlet = outlet
+
+    def hold(self) -> None:
+        """Say that an item which was drawn waits for the trainer."""
+        self._outlet.hold()
+
+    def let_go(self) -> None:
+        """Say that the trainer has taken it."""
+        self._outlet.let_go()
+
+    def end_seen(self) -> None:
+        """Say that the trainer has seen the end."""
+        self._outlet.end_seen()
+
+
+# -- how many items go to a thread together
+
+
+class _Told:
+    """Threads that say how long a group took, and run nothing."""
+
+    ending = False
+
+    def __init__(self, wall: float, cpu: float) -> None:
+        self.told = wall, cpu
+
+    async def run(self, what: str, fn: Any, items: list[Any], places: Any, *, lane: Any) -> Any:
+        return items, *self.told
+
+
+class Groups:
+    """What decides how many items go to a thread together, and how many threads are worth having.
+
+    It is told how long calls take, and calls nothing.
+    """
+
+    def __init__(self, wall: float, cpu: float, *, unit: int = 1) -> None:
+        self._told = _Told(wall, cpu)
+        self._hops = hop.Hops(self._told, Work(abs, "thread"), "map(abs)", unit)  # type: ignore[arg-type]
+
+    def take(self, wall: float, cpu: float) -> None:
+        """Let calls take this long from now on."""
+        self._told.told = wall, cpu
+
+    def measure(self, calls: int = 20, *, working: int = 1) -> None:
+        """Measure some groups of one item, while this many threads work."""
+        self._hops.lane.width = self._hops.lane.busy = working
+        for _ in range(calls):
+            asyncio.run(self._hops.run([1], None))
+
+    def size(self, count: int = 6400, costs: Sequence[int] = (), ratio: float = 1.0) -> int:
+        """Return how many of `count` items go together; items weigh `costs`, results `ratio` times as much."""
+        return self._hops.group(count, costs, ratio)
+
+    @property
+    def slow(self) -> bool:
+        """Whether items take so long that a second thread may help."""
+        return self._hops.slow
+
+    @property
+    def threads(self) -> int:
+        """The number of threads to begin with."""
+        return self._hops.worth
+
+    @property
+    def most_threads(self) -> int:
+        """The largest number of threads to try."""
+        return self._hops.most
+
+
+# -- places
+
+
+def place_of_batch(ordinals: list[int]) -> ItemPlace:
+    """Return what a function is told of where a batch stands, whose members have these places in the first epoch."""
+    return ItemPlace(Origin(None, None), ordinals)
+
+
+def as_run(pipeline: af.Pipeline[Any]) -> list[Any]:
+    """Return the stages of a pipeline in the order they run, merged where one absorbs the next."""
+    return plan.arrange(pipeline.stages)
+
+
+# -- worker processes
+
+
+class OwnWorkers:
+    """The worker processes of one stage outside any run; `kept` keeps them for the next."""
+
+    def __init__(self, fn: Callable[..., Any], kept: KeptWorkers = kept) -> None:
+        self._kept = kept
+        self._processes = Processes(Work(fn, "process", concurrency=1), "map(fn)", kept)
+
+    def call(self, item: Any) -> Any:
+        """Call the function for an item in a worker."""
+        ((result,), _) = self._processes.call([item], None)
+        return result
+
+    def stop(self, *, with_threads: bool = True) -> None:
+        """Let go of the workers; `with_threads=False` is the end of the interpreter, which starts no thread."""
+        self._processes.stop(_Submits() if with_threads else _Refuses())  # type: ignore[arg-type]
+
+    def kill(self) -> bool:
+        """Kill the workers that have not answered; return whether there were any."""
+        return bool(self._processes.kill())
+
+    def breaks_off(self) -> Any:
+        """Let what reads an answer fail, for a `with` block."""
+        return mock.patch("asyncfeed.engine.processes._read", mock.Mock(side_effect=MemoryError))
+
+    def take_kept(self) -> Worker:
+        """Take a worker of this stage out of those that are kept."""
+        worker = self._kept.take(self._processes._key)
+        assert worker is not None
+        return worker
+
+
+class _Submits:
+    """The threads of a run, for one job at a time."""
+
+    def submit(self, _: str, fn: Any, *args: Any) -> None:
+        fn(*args)
+
+
+class _Refuses:
+    def submit(self, *_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+@contextmanager
+def workers_exit_within(seconds: float) -> Iterator[None]:
+    """Kill a worker process that does not exit within this time when told to."""
+    with mock.patch("asyncfeed.engine.kept.EXIT_SECONDS", seconds):
+        yield
