@@ -14,6 +14,7 @@ keras = pytest.importorskip("keras")
 
 import asyncfeed as af  # noqa: E402
 from asyncfeed.bridges.keras import ClassWeights  # noqa: E402
+from tests.engine.outside import loop_threads, threads_ended  # noqa: E402
 
 X = np.arange(20, dtype=np.float32).reshape(20, 1)
 Y = 2 * X + 1
@@ -66,15 +67,10 @@ def model(*, built: bool = True, loss: str = "mse") -> Any:
 
 
 def running(feeds: list[af.Feed[Any]]) -> int:
+    """Return how many runs go on, while these feeds are kept."""
     gc.collect()
-    return sum(feed._driver is not None and feed._driver.thread.is_alive() for feed in joined(feeds))
-
-
-def joined(feeds: list[af.Feed[Any]]) -> list[af.Feed[Any]]:
-    for feed in feeds:
-        if feed._run is not None and feed._driver is not None and feed._stopped is not None:
-            feed._driver.join()
-    return feeds
+    threads_ended()
+    return len(loop_threads())
 
 
 @pytest.mark.parametrize("built", [True, False])

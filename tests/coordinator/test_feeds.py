@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine.run import Run as EngineRun
 from asyncfeed.testing import no_leaks, run_virtual
+from tests.engine.inside import Run
 
 
 async def never(x: int) -> int:
@@ -208,7 +208,7 @@ def test_a_stop_that_was_cleared_stays_cleared() -> None:
 def test_a_feed_that_is_dropped_stops_its_run_and_is_not_kept() -> None:
     coord = af.Coordinator()
     HANGING.open().close()
-    with no_leaks(types=(af.Feed, EngineRun), patience=10):
+    with no_leaks(types=(af.Feed, Run), patience=10):
         for _ in range(5):
             feed = HANGING.open(coord=coord)
             next(feed)

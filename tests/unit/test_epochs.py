@@ -7,7 +7,7 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.engine.epochs import ENDLESS, EpochCounter
+from tests.engine.inside import ENDLESS, EpochCounter
 from asyncfeed.stages.base import END
 
 

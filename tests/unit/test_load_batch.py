@@ -16,12 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
-from asyncfeed.engine.origin import ItemPlace, Origin
-from asyncfeed.engine.plan import arrange
 from asyncfeed.stages.base import MemberError
 from asyncfeed.stages.load_batch import LoadBatch
 from asyncfeed.stages.read_rows import Surprise
 from asyncfeed.testing import Leaks
+from tests.engine.inside import as_run, place_of_batch
 
 many = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 
@@ -52,7 +51,7 @@ def outcome(pipeline: af.Pipeline[Any]) -> list[Any]:
 
 
 def compare(fused: af.Pipeline[Any], loaded: af.Pipeline[Any], finish: Any) -> None:
-    assert any(isinstance(node, LoadBatch) for node in arrange(finish(fused).stages))
+    assert any(isinstance(node, LoadBatch) for node in as_run(finish(fused)))
     one, another = outcome(finish(fused)), outcome(finish(loaded.map(same)))
     if another and isinstance(another[-1], tuple) and isinstance(another[-1][0], type) and not another[-1][-1]:
         # A batch that cannot be stacked: the stages have other names, the error is the same.
@@ -217,7 +216,7 @@ def test_each_byte_of_an_archive_counts_as_it_does_alone(tmp_path: Path) -> None
 
 def reader(decoder: Any) -> tuple[Any, Any]:
     """Return what reads a batch in one go, and what always goes the long way."""
-    (node,) = arrange(af.items([af.File("a")]).load(decoder).batch(2).stages)
+    (node,) = as_run(af.items([af.File("a")]).load(decoder).batch(2))
     assert isinstance(node, LoadBatch)
     one, another = (node.steps()[1].fn for _ in range(2))  # type: ignore[union-attr]
     return one, replace(another, padding=None, _rows=Never())
@@ -233,7 +232,7 @@ class Never(dict[int, Any]):
 def called(read: Any, files: list[af.File]) -> tuple[Any, ...]:
     """Return the batch as something to compare, or the error."""
     try:
-        batch = read(files, ItemPlace(Origin(None, None), (0, 1)))
+        batch = read(files, place_of_batch([0, 1]))
     except MemberError as error:
         return type(error.error), str(error.error), error.member
     except ValueError as error:
@@ -347,7 +346,7 @@ def test_stages_that_must_see_samples_end_the_fusing() -> None:
         files.load(af.npy, ordered=False).batch(2),
         files.load(af.json).batch(2),
     ):
-        assert not any(isinstance(node, LoadBatch) for node in arrange(pipeline.stages))
+        assert not any(isinstance(node, LoadBatch) for node in as_run(pipeline))
 
 
 @pytest.mark.parametrize(
@@ -373,9 +372,9 @@ def test_stages_that_see_no_sample_do_not_end_the_fusing(tmp_path: Path, between
 def test_a_queue_stays_where_nothing_is_fused() -> None:
     """A prefetch between a load and a batch that stay apart is what the user asked for."""
     pipeline = af.items([af.File("a", 1)]).load(af.json).prefetch(3).batch(2)
-    assert [node.method for node in arrange(pipeline.stages)] == ["load", "prefetch", "batch"]
+    assert [node.method for node in as_run(pipeline)] == ["load", "prefetch", "batch"]
     padded = af.items([np.zeros(3)]).batch(2).prefetch(3).pad(to=8)
-    assert [node.method for node in arrange(padded.stages)] == ["batch", "prefetch", "pad"]
+    assert [node.method for node in as_run(padded)] == ["batch", "prefetch", "pad"]
 
 
 def test_files_that_are_skipped_are_not_read(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from asyncfeed.engine import shared
-from asyncfeed.engine.shared import Arena, Failed, RemoteTraceback
+from tests.engine.inside import KEEP, Arena, Failed, RemoteTraceback
 
 
 class Pair:
@@ -150,12 +149,12 @@ def test_a_value_that_cannot_be_made_again_raises_for_itself_alone(pair: Pair) -
 
 def test_it_grows_and_shrinks_with_what_is_written(pair: Pair) -> None:
     """One large item does not keep its memory for the whole run."""
-    large = np.arange(shared.KEEP // 4)
+    large = np.arange(KEEP // 4)
     assert same(pair.through([large, large + 1]), [large, large + 1])
     assert pair.size > large.nbytes * 2
     for _ in range(3):
         assert pair.through(["small"]) == ["small"]
-    assert pair.size == shared.KEEP
+    assert pair.size == KEEP
     assert same(pair.through([large]), [large])
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.stats import SlowPaths
+from tests.engine.outside import threads_ended
 
 
 def stats(**given: Any) -> af.FeedStats:
@@ -221,10 +222,7 @@ def test_a_feed_that_is_stopped_lets_go_of_what_was_made_by_then() -> None:
 
     feed = af.items(range(5)).map(make).open()
     next(feed)
-    run = feed._run
-    assert run is not None
-    while not run.loop.is_closed():
-        time.sleep(0.001)
+    assert threads_ended()  # the run has ended: all is in the queue
     feed.stop()
     assert [each() for each in made] == [None] * 5
     feed.close()

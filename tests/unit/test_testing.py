@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncfeed.engine.threads import Threads
+import asyncfeed as af
 from asyncfeed.testing import (
     Deadlock,
     Leaks,
@@ -101,15 +101,13 @@ def test_a_thread_of_an_executor_holds_the_clock(seed: int) -> None:
 
 def test_a_thread_of_the_engine_holds_the_clock(seed: int) -> None:
     async def main() -> tuple[str, float]:
-        threads = Threads(asyncio.get_running_loop(), "asyncfeed-test")
         release = threading.Event()
         timer = threading.Timer(0.02, release.set)
         timer.start()
-        async with asyncio.timeout(5):
-            await threads.run("wait", release.wait)
-        await asyncio.sleep(5)  # an idle thread does not hold it
-        threads.close()
-        threads.join(5)
+        async with af.items([release]).map(lambda event: event.wait()).open() as feed:
+            async with asyncio.timeout(5):
+                assert await anext(feed)
+            await asyncio.sleep(5)  # an idle thread does not hold it
         timer.join()
         return "done", asyncio.get_running_loop().time()
 
