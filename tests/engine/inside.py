@@ -7,7 +7,6 @@ If the parts of the engine change, this file changes, and no test. Other tests s
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from unittest import mock
 
 import asyncfeed as af
 from asyncfeed.engine import channel, flat, hop, plan, shared, source, work_async, worker
+from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.crew import Crew
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
@@ -24,6 +24,7 @@ from asyncfeed.engine.kept import KeptWorkers, kept
 from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
 from asyncfeed.engine.origin import ItemPlace, Origin
+from asyncfeed.engine.outlet import Outlet
 from asyncfeed.engine.process import Worker
 from asyncfeed.engine.processes import Processes
 from asyncfeed.engine.run import Run
@@ -33,8 +34,9 @@ from asyncfeed.engine.tuner import Tuner
 from asyncfeed.stages.base import Work
 
 __all__ = [
-    "ASKED", "CHUNK", "DROPPED", "ENDLESS", "EXIT", "NEITHER", "READY", "REST", "START", "Arena", "Crew", "EpochCounter",
-    "Failed", "KeptWorkers", "Lane", "Meter", "RemoteTraceback", "Run", "Threads", "Tuner", "Worker", "kept", "shared",
+    "ASKED", "DROPPED", "ENDLESS", "EXIT", "NEITHER", "READY", "Arena", "Budget", "Crew", "EpochCounter",
+    "Failed", "KeptWorkers", "Lane", "Meter", "Outlet", "RemoteTraceback", "Run", "Threads", "Tuner", "Worker",
+    "kept",
 ]  # fmt: skip
 
 CHUNK = channel.SPAN
@@ -48,7 +50,7 @@ SHARED = hop.SHARED
 REST = worker.REST
 """What a worker process is told when a run no longer needs it."""
 KEEP = shared.KEEP
-"""The size of the arrays that share memory with their process's arena from."""
+"""The size to which an arena of shared memory shrinks again."""
 START = shared.START
 """The size of a new arena of shared memory."""
 
@@ -75,8 +77,9 @@ def groups_that_end_after(late: float) -> Iterator[None]:
 @contextmanager
 def group_clocks(wall: Callable[[], float], processor: Callable[[], float] | None = None) -> Iterator[None]:
     """Measure groups on threads by these clocks."""
-    with mock.patch.object(hop, "perf_counter", wall), mock.patch.object(
-        hop, "thread_time", processor or hop.thread_time
+    with (
+        mock.patch.object(hop, "perf_counter", wall),
+        mock.patch.object(hop, "thread_time", processor or hop.thread_time),
     ):
         yield
 
@@ -98,8 +101,9 @@ def cores(count: int) -> Iterator[None]:
 @contextmanager
 def engine_imported_in(seconds: float) -> Iterator[None]:
     """Let each feed find the engine not imported, and its import take this long on the loop's clock."""
-    with mock.patch("asyncfeed.feed.is_ready", lambda: False), mock.patch(
-        "asyncfeed.feed.get_ready", partial(asyncio.sleep, seconds)
+    with (
+        mock.patch("asyncfeed.feed.is_ready", lambda: False),
+        mock.patch("asyncfeed.feed.get_ready", partial(asyncio.sleep, seconds)),
     ):
         yield
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import asyncfeed as af
 
-
 NAME = re.compile(r"asyncfeed-\d+")
 """The name of a run; those of its threads begin with it."""
 

@@ -9,9 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.engine.budget import Budget
-from asyncfeed.engine.outlet import Outlet
 from asyncfeed.stages.base import END, NO_MARK, Span
+from tests.engine.inside import Budget, Outlet
 
 SPANS = st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=12)
 """How many items each span has, and whether an epoch ends with it."""

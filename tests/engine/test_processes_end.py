@@ -65,6 +65,7 @@ def test_cancelling_in_the_middle_ends_the_workers() -> None:
                     started = fns.children() - before
                     assert started
                     asyncio.current_task().cancel()
+
     async def outer() -> None:
         task = asyncio.ensure_future(main())
         with pytest.raises(asyncio.CancelledError):

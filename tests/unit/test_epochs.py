@@ -7,8 +7,8 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine.inside import ENDLESS, EpochCounter
 from asyncfeed.stages.base import END
+from tests.engine.inside import ENDLESS, EpochCounter
 
 
 def numbers(repeats: list[int], run: int = 0) -> list[int]:
