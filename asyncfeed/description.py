@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from asyncfeed.stages.base import Indexed, Node, Source, fold
+from asyncfeed.stages.base import Node, Source
+from asyncfeed.stages.steps import Indexed
+from asyncfeed.stages.together import fold
 
 
 class Description:

@@ -11,10 +11,9 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from asyncfeed.errors import PipelineError
 from asyncfeed.outputs import Outputs
 from asyncfeed.running import Running
-from asyncfeed.stages.base import Concurrency, Node, OnError, fold, random_stages
+from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.bucket import Bucket
 from asyncfeed.stages.enumerate import Enumerate
@@ -27,6 +26,7 @@ from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.shuffle import Shuffle
 from asyncfeed.stages.split import split_stages
+from asyncfeed.stages.steps import Concurrency, OnError
 from asyncfeed.stages.take import Skip, Take
 from asyncfeed.stages.unbatch import Unbatch
 
@@ -76,7 +76,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> sorted(af.items(range(5)).shuffle(seed=1))
         [0, 1, 2, 3, 4]
         """
-        return self._then(Shuffle(seed=seed, buffer=buffer, reshuffle=reshuffle))
+        return self.then(Shuffle(seed=seed, buffer=buffer, reshuffle=reshuffle))
 
     def repeat(self, count: int | None = None) -> Pipeline[T_co]:
         """Go through everything above `count` times, or for ever.
@@ -91,7 +91,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> [batch.tolist() for batch in af.items(range(3)).batch(2).repeat(2)]
         [[0, 1], [2], [0, 1], [2]]
         """
-        return self._then(Repeat(count))
+        return self.then(Repeat(count))
 
     def take(self, count: int) -> Pipeline[T_co]:
         """Keep the first `count` items of each epoch.
@@ -103,7 +103,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> list(af.items(range(5)).take(2))
         [0, 1]
         """
-        return self._then(Take(count))
+        return self.then(Take(count))
 
     def skip(self, count: int) -> Pipeline[T_co]:
         """Leave out the first `count` items of each epoch.
@@ -114,7 +114,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> list(af.items(range(5)).skip(3))
         [3, 4]
         """
-        return self._then(Skip(count))
+        return self.then(Skip(count))
 
     def enumerate(self, start: int = 0) -> Pipeline[tuple[int, T_co]]:
         """Pair each item with its number in the epoch.
@@ -123,7 +123,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> list(af.items("ab".upper).enumerate(start=1))
         [(1, 'A'), (2, 'B')]
         """
-        return self._then(Enumerate(start))
+        return self.then(Enumerate(start))
 
     def split(
         self, *shares: float, seed: int = 0, key: Callable[[T_co], Any] | None = None
@@ -182,7 +182,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> list(af.files(str(path)).load(af.text))
         ['hello']
         """
-        return self._then(
+        return self.then(
             Load(decoder, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
         )
 
@@ -254,7 +254,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> list(af.items([1, 4, 9]).map(math.sqrt, on="process", concurrency=1))
         [1.0, 2.0, 3.0]
         """
-        return self._then(
+        return self.then(
             Map(
                 fn, concurrency=concurrency, ordered=ordered, rng=rng, seed=seed,
                 on_error=on_error, skip_limit=skip_limit, on=on,
@@ -276,7 +276,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> list(af.items(range(5)).filter(lambda x: x % 2))
         [1, 3]
         """
-        return self._then(
+        return self.then(
             Filter(fn, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
         )
 
@@ -313,7 +313,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> list(af.items([1, 2, 3]).flat_map(range))
         [0, 0, 1, 0, 1, 2]
         """
-        return self._then(
+        return self.then(
             FlatMap(fn, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
         )
 
@@ -346,8 +346,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> [batch.tolist() for batch in af.items(range(5)).batch(2)]
         [[0, 1], [2, 3], [4]]
         """
-        made_by = self._made_by("batch", collate)
-        return self._then(Batch(size, drop_remainder=drop_remainder, collate=collate, made_by=made_by))
+        return self.then(Batch(size, drop_remainder=drop_remainder, collate=collate))
 
     def pad(
         self,
@@ -367,10 +366,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> next(iter(af.items([np.ones(1), np.ones(3)]).batch(2).pad())).tolist()
         [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
         """
-        node = Pad(value=value, to=to, multiple_of=multiple_of, lengths=lengths)
-        if not (self.stages and self.stages[-1].absorb(node)):
-            node.steps()  # raises here where it cannot stand alone
-        return self._then(node)
+        return self.then(Pad(value=value, to=to, multiple_of=multiple_of, lengths=lengths))
 
     def bucket(
         self,
@@ -393,13 +389,9 @@ class Pipeline(Outputs, Running[T_co]):
         [(2, 2), (2, 9)]
         """
         sizes = size if isinstance(size, int) else tuple(size)
-        made_by = self._made_by("bucket", collate)
-        return self._then(
-            Bucket(
-                tuple(boundaries), sizes, length_of=length_of, drop_remainder=drop_remainder, collate=collate,
-                made_by=made_by,
-            )
-        )  # fmt: skip
+        return self.then(
+            Bucket(tuple(boundaries), sizes, length_of=length_of, drop_remainder=drop_remainder, collate=collate)
+        )
 
     def unbatch(self) -> Pipeline[Any]:
         """Take batches apart along their first axis; the rows are views.
@@ -408,7 +400,7 @@ class Pipeline(Outputs, Running[T_co]):
         >>> [int(row) for row in af.items(range(3)).batch(2).unbatch()]
         [0, 1, 2]
         """
-        return self._then(Unbatch())
+        return self.then(Unbatch())
 
     # -- flow
 
@@ -419,26 +411,18 @@ class Pipeline(Outputs, Running[T_co]):
         >>> list(af.items(range(3)).prefetch(8))
         [0, 1, 2]
         """
-        return self._then(Prefetch(count))
+        return self.then(Prefetch(count))
 
-    def _made_by(self, method: str, collate: object) -> Node | None:
-        """Return the last stage that calls a function of the user's; raise if files would be batched unread."""
-        calls = (Map, FlatMap, Load, Batch, Bucket)
-        made_by = next((node for node in reversed(self.stages) if isinstance(node, calls)), None)
-        if made_by is None and collate is None and self.source.method == "files":
-            raise PipelineError(
-                f"{method}: the files are not read: add .load(npy), or the decoder of their format, before it; "
-                f"{method}(..., collate=list) makes lists of files"
-            )
-        return made_by
+    # -- stages of your own
 
-    def _then(self, node: Node) -> Pipeline[Any]:
-        if isinstance(node, Repeat) and node.count != 1:
-            self.source.check_repeatable()
-        if isinstance(node, Shuffle) and node.buffer is None:
-            indexed, rest = fold(self.source, (*self.stages, node))
-            if indexed is None or rest:
-                node.steps()  # raises, and says what to write
-        if node.is_random:
-            node = node.with_stream(random_stages(self.source, self.stages))
-        return Pipeline(self.source, (*self.stages, node))
+    def then(self, node: Node) -> Pipeline[Any]:
+        """Add a stage: every method above does it this way, and so can a stage of your own.
+
+        See `docs/extending.md` for what a stage declares.
+
+        >>> import asyncfeed as af
+        >>> from asyncfeed.stages.take import Take
+        >>> list(af.items(range(5)).then(Take(2)))
+        [0, 1]
+        """
+        return Pipeline(self.source, (*self.stages, node.after(self.source, self.stages)))

@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 import numpy as np
 
+from asyncfeed.axes import Axes, Fixed, Unknown
 from asyncfeed.errors import PipelineError
+from asyncfeed.functions.checks import check_policy
+from asyncfeed.numbered import KERAS, QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
 from asyncfeed.pipeline import Pipeline
-from asyncfeed.stages.base import Concurrency, Indexed, OnError, Reading, Source, show
-from asyncfeed.stages.numbered import QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
-from asyncfeed.stages.policy import check_policy
+from asyncfeed.stages.base import Source, show
+from asyncfeed.stages.steps import Concurrency, Indexed, OnError, Reading
 from asyncfeed.storage.base import File
 from asyncfeed.storage.local import FileList, Pattern, expand
 from asyncfeed.trees import flatten, leaf_name, unflatten
@@ -43,6 +45,12 @@ class Files(Source):
 
     method: ClassVar[str] = "files"
     positional: ClassVar[tuple[str, ...]] = ("patterns",)
+
+    delivers_files: ClassVar[bool] = True
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that nothing is known: files have no axes."""
+        return Unknown()
 
     def indexed(self) -> Indexed:
         """Return the files by number."""
@@ -138,6 +146,10 @@ class Items(Source):
         is_iterable = isinstance(data, Iterable | AsyncIterable)
         return (lambda: data, False) if is_iterable else (data, True)
 
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that the rows of an array have one shape; nothing is known of other items."""
+        return Fixed() if isinstance(self.data, np.ndarray) else Unknown()
+
     @property
     def one_shot(self) -> bool:
         """Whether the data can be gone through only once."""
@@ -176,8 +188,6 @@ def _brief(data: Any) -> str:
 
 
 _SIMPLE = frozenset({int, float, bool, str, type(None)})
-KERAS = frozenset({"keras", "tensorflow", "tf_keras"})
-"""The packages whose `PyDataset` or `Sequence` a dataset may be made from."""
 
 
 def _is_dataset(data: object) -> bool:
@@ -269,6 +279,10 @@ class Arrays(Source):
     concurrency: Concurrency = "auto"
 
     method: ClassVar[str] = "arrays"
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that rows of an array have one shape."""
+        return Fixed()
 
     def __post_init__(self) -> None:
         check_policy(self.method, self.concurrency, "raise", None)

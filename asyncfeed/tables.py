@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar
 
+from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
+from asyncfeed.numbered import Numbered
 from asyncfeed.pipeline import Pipeline
-from asyncfeed.stages.base import Indexed, Source, show
-from asyncfeed.stages.numbered import Numbered
+from asyncfeed.stages.base import Source, show
+from asyncfeed.stages.steps import Indexed
 from asyncfeed.storage.glob import has_magic
 from asyncfeed.storage.local import FileList, Pattern, expand
 
@@ -38,6 +40,10 @@ class Table(Source):
 
     method: ClassVar[str] = "table"
     positional: ClassVar[tuple[str, ...]] = ("path",)
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that nothing is known: cells are no arrays."""
+        return Unknown()
 
     def indexed(self) -> Indexed:
         """Return the rows by number, as dictionaries."""

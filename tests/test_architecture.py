@@ -22,8 +22,11 @@ LAYERS = (
     {"bridges", "combine", "sources", "tables"},
     {"pipeline", "description", "epochs", "outputs", "feed", "running"},
     {"engine"},
-    {"stages", "storage", "formats", "state"},
-    {"errors", "machine", "randomness", "sizes", "stats", "tasks", "trees", "weights"},
+    {"stages"},
+    {"stacking"},
+    {"storage", "formats", "state"},
+    {"axes", "errors", "functions", "machine", "numbered", "places", "randomness", "sizes", "stats", "tasks"}
+    | {"trees", "weights"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.
@@ -35,7 +38,17 @@ LAZY_UP = {("outputs", "bridges")}
 # Allowed inside a function: a feed that is opened with a coordinator is tied to it, and so is a queue runner.
 LAZY_BESIDE = {("feed", "coordinator"), ("bridges", "coordinator")}
 
-NO_ASYNCIO = {"stages", "storage"}
+# What of `stages` others may know: what a stage is, how it runs, and what all stages of a description say together.
+SEEN_STAGES = {"asyncfeed.stages.base", "asyncfeed.stages.steps", "asyncfeed.stages.together"}
+KNOWS_STAGES = {"stages", "pipeline", "combine"}
+IMPORTS_ALL = {"engine/everything.py"}  # so that a run imports nothing later; it names none of them
+
+NO_ASYNCIO = {"stages", "storage", "stacking"}
+# Stages decide; reading is the business of `storage` and `formats`.
+NO_IO = {"stages"}
+IO_MODULES = {"threading", "socket", "subprocess", "mmap", "tempfile", "shutil", "aiofiles"}
+IO_FUNCTIONS = {"open", "stat", "fstat", "read", "readv", "pread", "preadv", "listdir", "scandir", "walk", "close"}
+READS_STILL = {"stages/load.py", "stages/read_rows.py"}
 # Files of a part that knows the loop which do not: their algorithm is tested without one.
 PURE = {"queues/attempts.py", "queues/elements.py", "queues/stores.py"}
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax", "jaxlib"}
@@ -70,6 +83,8 @@ CALLS = {
     "ProcessPoolExecutor": (),
     "fork": (),
 }
+# These make a task of a coroutine they are given, which nobody would end.
+MAKES_TASKS = {"shield", "gather", "wait_for"}
 MAX_LINES = 450
 LONGER = {"pipeline.py": 500}  # a method for each stage, each with its documentation
 
@@ -126,6 +141,12 @@ def layer_faults(source: str, name: str) -> list[str]:
             faults.append(f"{where}: {part} knows no event loop")
         if found.top in {"asyncio", "threading"} and name in PURE:
             faults.append(f"{where}: this file knows neither loops nor threads")
+        if part in NO_IO and found.top in IO_MODULES:
+            faults.append(f"{where}: {part} does no IO and knows no threads")
+        concrete = found.module.startswith("asyncfeed.stages.") and found.module not in SEEN_STAGES
+        if concrete and part not in KNOWS_STAGES and name not in IMPORTS_ALL:
+            faults.append(f"{where}: a stage declares what others want to know of it; ask `stages.base`")
+            continue
         if found.top in FRAMEWORKS:
             if part != "bridges":
                 faults.append(f"{where}: only bridges know a framework")
@@ -153,6 +174,46 @@ def layer_faults(source: str, name: str) -> list[str]:
     return faults
 
 
+def _awaits_futures(call: ast.Call) -> bool:
+    """Return whether all that such a call is given is made by an executor: a future, and no coroutine."""
+    return bool(call.args) and all(
+        isinstance(each, ast.Call) and ast.unparse(each.func).endswith("run_in_executor") for each in call.args
+    )
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the ways that lead from a file back to itself; one for each file that lies on one."""
+    found = []
+    for start in graph:
+        ways, seen = [[start]], set()
+        while ways:
+            way = ways.pop()
+            for following in graph.get(way[-1], ()):
+                if following == start:
+                    found.append([*way, start])
+                    ways.clear()
+                    break
+                if following not in seen:
+                    seen.add(following)
+                    ways.append([*way, following])
+    return found
+
+
+def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Return which files of one layer each file imports, in a function or not."""
+    graph: dict[str, set[str]] = {}
+    for name, source in sources.items():
+        graph[name] = set()
+        for found in imports(ast.parse(source), name):
+            path = found.module.removeprefix("asyncfeed.").replace(".", "/")
+            other = next((each for each in (f"{path}.py", f"{path}/__init__.py") if each in sources), None)
+            if found.top == "asyncfeed" and other is not None and other != name:
+                same_layer = RANK.get(part_of(name)) == RANK.get(part_of(other))
+                if same_layer and part_of(name) not in LAYERS[0]:
+                    graph[name].add(other)
+    return graph
+
+
 def construct_faults(source: str, name: str) -> list[str]:
     """Return the constructs of `source` that may not stand in the file `name`."""
     faults = []
@@ -175,6 +236,11 @@ def construct_faults(source: str, name: str) -> list[str]:
             last = called.rpartition(".")[2]
             if last in CALLS and not name.startswith(CALLS[last]):
                 faults.append(f"{where} {last}")
+            if last in MAKES_TASKS and called.startswith("asyncio.") and not _awaits_futures(node):
+                faults.append(f"{where} {last} makes a task of a coroutine")
+            in_stages = part_of(name) in NO_IO and name not in READS_STILL
+            if in_stages and (called in {"open", "io.open"} or called in {f"os.{each}" for each in IO_FUNCTIONS}):
+                faults.append(f"{where} {called} is IO")
             if called == "time.sleep" or sleeps.get(called) == "time":
                 faults.append(f"{where} time.sleep")
             if called == "asyncio.sleep" or sleeps.get(called) == "asyncio":
@@ -198,6 +264,20 @@ def test_constructs_stand_where_they_belong(name: str) -> None:
 def test_files_are_short(name: str) -> None:
     lines = len(FILES[name].read_text(encoding="utf-8").splitlines())
     assert lines <= LONGER.get(name, MAX_LINES), f"{name} has {lines} lines; 300 is the aim"
+
+
+def test_no_file_of_a_layer_needs_itself() -> None:
+    assert cycles(import_graph({name: path.read_text(encoding="utf-8") for name, path in FILES.items()})) == []
+
+
+def test_a_cycle_is_found() -> None:
+    sources = {
+        "stages/a.py": "from asyncfeed.stages.b import B",
+        "stages/b.py": "def f():\n from asyncfeed.stages import c\n import asyncfeed.stages.c",
+        "stages/c.py": "import asyncfeed.stages.a",
+        "stages/d.py": "import asyncfeed.stages.a",
+    }
+    assert {way[0] for way in cycles(import_graph(sources))} == {"stages/a.py", "stages/b.py", "stages/c.py"}
 
 
 def test_every_part_has_a_layer() -> None:
@@ -225,6 +305,9 @@ def test_every_part_has_a_layer() -> None:
         ("formats/tfrecord.py", "def f():\n import tensorflow as tf"),
         ("novelty.py", "from asyncfeed.errors import StoreError"),
         ("stages/a.py", "if TYPE_CHECKING:\n import json\nelse:\n import asyncio"),
+        ("stages/batch.py", "import threading"),
+        ("bridges/tf_data.py", "from asyncfeed.stages.pad import Pad"),
+        ("engine/plan.py", "def f():\n from asyncfeed.stages.repeat import Repeat"),
     ],
 )
 def test_a_wrong_import_is_found(name: str, source: str) -> None:
@@ -270,6 +353,10 @@ def test_a_right_import_passes(name: str, source: str) -> None:
         ("engine/run.py", "from asyncio import sleep\nasync def f():\n await sleep(delay)"),
         ("errors.py", "try: f()\nexcept: pass"),
         ("feed.py", "class Feed:\n def __del__(self): pass"),
+        ("formats/lines.py", "async def f():\n await asyncio.shield(g())"),
+        ("feed.py", "async def f():\n await asyncio.wait_for(task, 3)"),
+        ("stages/batch.py", "open(path)"),
+        ("stages/batch.py", "os.stat(path)"),
     ],
 )
 def test_a_wrong_construct_is_found(name: str, source: str) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from asyncfeed.bridges.offer import Offer
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.foreign import is_foreign, to_array
+from asyncfeed.stacking.foreign import is_foreign, to_array
 from asyncfeed.trees import map_leaves
 
 if TYPE_CHECKING:

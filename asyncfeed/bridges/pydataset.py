@@ -18,17 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
+from asyncfeed.functions.checks import check_policy
+from asyncfeed.numbered import KERAS, Numbered
 from asyncfeed.pipeline import Pipeline
-from asyncfeed.sources import KERAS
-from asyncfeed.stages.base import Concurrency, Indexed, Node, OnError, Reading, Source, Work
-from asyncfeed.stages.flat_map import FlatMap
-from asyncfeed.stages.map import Map
-from asyncfeed.stages.numbered import Numbered
-from asyncfeed.stages.policy import check_policy
-from asyncfeed.stages.repeat import Repeat
-from asyncfeed.stages.shuffle import Shuffle
-from asyncfeed.stages.take import Skip, Take
+from asyncfeed.stages.base import Node, Source
+from asyncfeed.stages.steps import Concurrency, Indexed, OnError, Reading, Work
 
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 
@@ -116,14 +112,14 @@ class Batches(Pipeline[Any]):
         object.__setattr__(self, "_numbers", numbers)
         object.__setattr__(self, "_reading", reading)
 
-    def _then(self, node: Node) -> Pipeline[Any]:
-        between_hooks = isinstance(self.source, EpochNumbers)
+    def then(self, node: Node) -> Pipeline[Any]:
+        """Add a stage; one that asks for the order of the batches goes before what reads them."""
         # Where batches are left out, `take` and `skip` count those that are not.
-        counts = isinstance(node, Take | Skip) and self._reading.on_error == "raise"
-        if counts or isinstance(node, Shuffle) or (isinstance(node, Repeat) and not between_hooks):
-            numbers = self._numbers._then(node)  # noqa: SLF001 - a pipeline's, as this one is
-            return Batches(self._dataset, numbers, self._reading)
-        return super()._then(node)
+        counts_what_is_left = node.counts and self._reading.on_error != "raise"
+        begins_epochs = node.begins_epochs and isinstance(self.source, EpochNumbers)
+        if node.arranges and not counts_what_is_left and not begins_epochs:
+            return Batches(self._dataset, self._numbers.then(node), self._reading)
+        return super().then(node)
 
     def split(
         self, *shares: float, seed: int = 0, key: Callable[[Any], Any] | None = None
@@ -150,6 +146,10 @@ class Numbers(Source):
 
     method: ClassVar[str] = "items"
 
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that there are none."""
+        return Unknown()
+
     def indexed(self) -> Indexed | None:
         """Return the numbers, where they have an end."""
         return None if self.count is None else Numbered(self.count, list, name="batch {}".format)
@@ -175,6 +175,10 @@ class EpochNumbers(Source):
     dataset: Any
 
     method: ClassVar[str] = "items"
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that there are none."""
+        return Unknown()
 
     def indexed(self) -> Indexed:
         """Return the number."""
@@ -216,24 +220,31 @@ class Read(Node):
 
     method: ClassVar[str] = "read"
 
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that only the dataset knows."""
+        return Unknown()
+
     def steps(self) -> Sequence[Work]:
         """One call of the dataset per batch."""
-        return self._map().steps()
-
-    def _map(self) -> Map:
         how = self.reading
-        return Map(
-            self.dataset.__getitem__, concurrency=how.concurrency, on_error=how.on_error, skip_limit=how.skip_limit
-        )
+        return [
+            Work(
+                self.dataset.__getitem__,
+                "thread",
+                concurrency=how.concurrency,
+                on_error=how.on_error,
+                skip_limit=how.skip_limit or 0,
+            )
+        ]
 
     @property
     def one_to_one(self) -> bool:
         """Whether no batch can be left out."""
-        return self._map().one_to_one
+        return self.reading.on_error == "raise"
 
     def length(self, upstream: int) -> int | None:
         """As many as there are numbers, unless some may be skipped."""
-        return self._map().length(upstream)
+        return upstream if self.one_to_one else None
 
     def __str__(self) -> str:
         """Return a call, as that of a stage."""
@@ -250,9 +261,13 @@ class ReadEpochs(Node):
 
     method: ClassVar[str] = "read"
 
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that only the dataset knows."""
+        return Unknown()
+
     def steps(self) -> Sequence[Work]:
         """One epoch at a time."""
-        return FlatMap(self.batches, concurrency=1).steps()
+        return [Work(self.batches, "thread", shape="flat", concurrency=1)]
 
     def batches(self, epoch: int) -> Iterator[Any]:
         """Yield the batches of the epoch with this number."""

@@ -17,14 +17,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncfeed.bridges.offer import Offer
-from asyncfeed.bridges.shapes import rule_of
 from asyncfeed.bridges.tf_bridge import bridge
 from asyncfeed.bridges.tf_layout import Layout, infer
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.bucket import Bucket
-from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.repeat import Repeat
-from asyncfeed.stages.take import Take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +27,7 @@ if TYPE_CHECKING:
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.sizes import Size
+from asyncfeed.stages.together import axes_of, is_endless
 
 Via = Literal["queue", "from_generator"]
 
@@ -48,7 +44,7 @@ def to_dataset(
     import tensorflow as tf
 
     dataset = dataset_over(Offer(pipeline, on_open, memory_limit), pipeline, output_signature, via)
-    size = tf.data.INFINITE_CARDINALITY if _endless(pipeline) else pipeline.size()
+    size = tf.data.INFINITE_CARDINALITY if is_endless(pipeline.source, pipeline.stages) else pipeline.size()
     return dataset if size is None else dataset.apply(tf.data.experimental.assert_cardinality(size))
 
 
@@ -68,7 +64,9 @@ def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = 
         try:
             if output_signature is None:
                 second = offer.peek_again if offer.method == "to_keras" and not _pads(pipeline) else None
-                output_signature = infer(offer.peek(), rule_of(pipeline), offer.method, second=second)
+                output_signature = infer(
+                    offer.peek(), axes_of(pipeline.source, pipeline.stages), offer.method, second=second
+                )
             layout = Layout(output_signature, offer.method)
             offer.signature = layout.signature
             made = bridge().queued if via == "queue" else bridge().generated
@@ -85,13 +83,4 @@ def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = 
 
 def _pads(pipeline: Pipeline[Any]) -> bool:
     """Return whether batches have the lengths of their longest samples, so that two say nothing of the others."""
-    return any(isinstance(stage, Bucket | Pad) for stage in pipeline.stages)
-
-
-def _endless(pipeline: Pipeline[Any]) -> bool:
-    for stage in reversed(pipeline.stages):
-        if isinstance(stage, Take):
-            return False
-        if isinstance(stage, Repeat) and stage.count is None:
-            return True
-    return False
+    return any(stage.pads for stage in pipeline.stages)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncfeed.bridges.shapes import Rule, open_shape
+from asyncfeed.axes import Axes, open_shape
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.aligned import ALIGNMENT, aligned_empty
-from asyncfeed.stages.collate import transpose
-from asyncfeed.stages.pool import Pool, shared_pool
+from asyncfeed.stacking.aligned import ALIGNMENT, aligned_empty
+from asyncfeed.stacking.collate import transpose
+from asyncfeed.stacking.pool import Pool, shared_pool
 from asyncfeed.trees import Spec, Tree, flatten, leaf_name, unflatten
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LARGE = 64 << 10
 """Bytes. From here on a copy of ours, in memory that is used again, is faster than TensorFlow's own."""
 
 
-def infer(item: Tree, rule: Rule, method: str = "to_tf", *, second: Callable[[], Any] | None = None) -> Any:
+def infer(item: Tree, rule: Axes, method: str = "to_tf", *, second: Callable[[], Any] | None = None) -> Any:
     """Return the signature of a pipeline with this first item: a tree of `tf.TensorSpec`.
 
     `second` returns the second item, or None. It is asked if the rule leaves axes open other than the first. Those

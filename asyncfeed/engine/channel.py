@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from asyncfeed.stages.base import NO_MARK, Span
+from asyncfeed.stages.steps import NO_MARK, Span
 
 SPAN = 128
 """How many items a span holds at most, where a step is free to choose."""

@@ -10,7 +10,7 @@ from asyncfeed.engine.origin import heed_cancel
 from asyncfeed.engine.step import Means
 from asyncfeed.engine.tuner import Tuner
 from asyncfeed.errors import Failure, note
-from asyncfeed.stages.base import Work
+from asyncfeed.stages.steps import Work
 
 
 class Crew:

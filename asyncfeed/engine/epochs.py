@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncfeed.stages.base import END
+from asyncfeed.stages.steps import END
 
 ENDLESS = 10**9
 """How many numbers an endless repeat takes. Fewer would let two of its passes share one; decimal, so that a reader

@@ -12,7 +12,8 @@ import asyncfeed.engine.driver
 import asyncfeed.engine.loops
 import asyncfeed.engine.run
 import asyncfeed.formats.npy
-import asyncfeed.stages.generator
+import asyncfeed.randomness.generator
+import asyncfeed.stages.fetch
 import asyncfeed.stages.load_batch
 from asyncfeed.machine import usable_cores, usable_memory
 

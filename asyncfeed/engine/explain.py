@@ -6,8 +6,8 @@ from asyncfeed.engine.flat import AUTO
 from asyncfeed.engine.plan import Description, arrange, prefetched
 from asyncfeed.engine.work_async import AsyncWork
 from asyncfeed.engine.work_threads import ThreadWork
-from asyncfeed.stages.base import Algorithm, Work, fold
-from asyncfeed.stages.fetch import Fetch
+from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step
+from asyncfeed.stages.together import reached
 
 WHERE = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
 
@@ -15,24 +15,23 @@ WHERE = {"async": "calls on the loop", "thread": "threads", "process": "processe
 def explain(description: Description, memory_limit: int) -> str:
     """Return one line for each part of a run, in the order of the items."""
     arranged = arrange(description.stages)
-    indexed, rest = fold(description.source, arranged)
+    indexed, folded, rest = reached(description.source, arranged)
     lines = []
     if indexed is not None:
-        folded = len(arranged) - len(rest)
         names = [str(description.source), *map(str, arranged[:folded])]
         how = f"{len(indexed):,} items by number"
-        if indexed.on_thread is not None:
-            (read,) = Fetch(indexed, indexed.on_thread, "").steps()
-            how += f", read by {_step(read)}"
+        for read in (node for node in rest if node.hidden):
+            how += f", read by {'; '.join(map(_step, read.steps()))}"
         lines.append((".".join(names), how))
     elif description.source.inputs:
         lines.append((str(description.source), "the inputs run at the same time and share the memory limit"))
     else:
         lines.append((str(description.source), "drawn one after the other"))
     for node in rest:
+        if node.hidden:
+            continue
         steps = [_step(each) for each in node.steps()]
-        how = "; ".join(steps) or ("marks of the source" if node.method == "repeat" else "a queue")
-        lines.append((str(node), how))
+        lines.append((str(node), "; ".join(steps)))
     room, fixed = prefetched(description)
     lines.append(("-> consumer", f"up to {room} ready" + ("" if fixed else ", fewer where they are large")))
     width = max(len(name) for name, _ in lines)
@@ -40,9 +39,14 @@ def explain(description: Description, memory_limit: int) -> str:
     return f"{text}\nmemory: at most {memory_limit:,} bytes in flight, for all of it together"
 
 
-def _step(step: Algorithm | Work) -> str:
-    if isinstance(step, Algorithm):
-        return "regroups items on the loop"
+def _step(step: Step) -> str:
+    match step:
+        case Algorithm():
+            return "regroups items on the loop"
+        case Queue():
+            return "a queue"
+        case Passes():
+            return "marks of the source"
     if step.shape == "flat" or step.concurrency != "auto":
         count = f"up to {AUTO if step.concurrency == 'auto' else step.concurrency}"
     else:

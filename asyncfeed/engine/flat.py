@@ -22,7 +22,7 @@ from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
 from asyncfeed.engine.step import Gate, Means, Step
 from asyncfeed.engine.work import ALONE
 from asyncfeed.errors import Failure
-from asyncfeed.stages.base import NO_MARK, Span, Work
+from asyncfeed.stages.steps import NO_MARK, Span, Work
 from asyncfeed.trees import total_size
 
 AUTO = 4

@@ -12,9 +12,9 @@ import numpy as np
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.origin import ItemPlace
 from asyncfeed.engine.threads import Lane, Threads
+from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.machine import usable_cores
-from asyncfeed.stages.base import Work
-from asyncfeed.stages.policy import refuse_awaitable
+from asyncfeed.stages.steps import Work
 from asyncfeed.trees import SMALL_KINDS, size_of
 
 HOP_SECONDS = 2e-3

@@ -1,4 +1,4 @@
-"""Several streams into one: the steps of `zip` and `concat` where the streams cannot be reached by number."""
+"""Several streams into one: the steps of `zip`, `concat` and `mix` where they cannot be reached by number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncfeed.engine.epochs import EpochCounter, Marks
 from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.step import Means, Step
 from asyncfeed.errors import Failure, PipelineError
-from asyncfeed.stages.base import END, NO_MARK, Span
+from asyncfeed.stages.steps import END, NO_MARK, Choice, Span
 
 
 class Branch:
@@ -43,7 +43,7 @@ class Branch:
 
 
 class MergeStep(Step):
-    """What `zip` and `concat` share: branches that run at the same time, and a numbering of its own."""
+    """What both kinds share: branches that run at the same time, and a numbering of its own."""
 
     def __init__(
         self,
@@ -101,6 +101,37 @@ class MergeStep(Step):
         branch.nbytes = 0
         branch.items.clear()
 
+    def _take(self, branch: Branch, most: int) -> tuple[list[Any], int]:
+        """Take up to `most` items of those at hand, with what they are charged with."""
+        held = len(branch.items)
+        if most >= held:
+            items, nbytes = list(branch.items), branch.nbytes
+            branch.items.clear()
+        else:
+            items, nbytes = [branch.items.popleft() for _ in range(most)], branch.nbytes * most // held
+        branch.nbytes -= nbytes
+        return items, nbytes
+
+    async def _leave_rest(self, branch: Branch) -> None:
+        """Go to the end of this epoch of a branch, whose items are not wanted."""
+        if not branch.epoch_over:
+            branch.step.skip(branch.own, self._marks.ended(0))
+        while not branch.epoch_over:
+            self._forget(branch)
+            await self._pull(branch)
+        self._forget(branch)
+        if branch.failure is not None:
+            await self._emit([], 0, NO_MARK, branch.failure)
+
+    async def _end_stream(self) -> None:
+        """End it here, whatever the branches would still bring: they may have no end, or be long in coming."""
+        for branch in self.branches:
+            if branch.mark != END:
+                branch.step.abandon()
+                self._forget(branch)
+                self.means.budget.charge(-branch.channel.clear())
+        await self._emit([], 0, END)
+
     async def _emit_end(self) -> None:
         """End the epoch that all branches have ended.
 
@@ -130,27 +161,57 @@ class MergeStep(Step):
         await self.send(Span(items, range(start, start + len(items)), mark, failure, nbytes))
 
 
-class ConcatStep(MergeStep):
-    """One branch after the other, each epoch; the later ones read ahead meanwhile."""
+class PickStep(MergeStep):
+    """Items of the branches as a `Choice` says; all of them read ahead meanwhile."""
+
+    def __init__(self, *args: Any, choice: Choice) -> None:
+        super().__init__(*args)
+        self._choice = choice
 
     @property
     def busy(self) -> bool:
-        """Whether an item is on its way."""
-        return self.sending
+        """Whether an item is on its way, or there to be sent."""
+        picked = self._choice.next()
+        return self.sending or (picked is not None and bool(self.branches[picked[0]].items))
 
     async def _merge(self) -> None:
         await self.out.start()
+        choice = self._choice
         while not self.out.finished:
-            for branch in self.branches:
-                while branch.mark == NO_MARK:
-                    span = await branch.pull()
-                    branch.mark = span.mark
-                    await self._emit(span.items, span.nbytes, NO_MARK, span.failure)
-                    if self.out.finished:
-                        return
-                if branch.mark == END:
-                    branch.step.abandon()
-            await self._emit_end()
+            choice.begin(self._epochs.number)
+            while (picked := choice.next()) is not None:
+                which, most = picked
+                branch = self.branches[which]
+                if branch.items:
+                    items, nbytes = self._take(branch, most)
+                    choice.took(len(items))
+                    await self._emit(items, nbytes, NO_MARK)
+                    del items
+                elif branch.failure is not None:
+                    await self._emit([], 0, NO_MARK, branch.failure)
+                elif branch.epoch_over:
+                    choice.ended()
+                else:
+                    await self._pull(branch)
+                if self.out.finished:
+                    return
+            await self._end_epoch()
+
+    async def _end_epoch(self) -> None:
+        """End the epoch for all branches: what those have left that were not picked to their end is not wanted."""
+        left = [branch for branch in self.branches if branch.items or not branch.epoch_over]
+        ended = [branch for branch in self.branches if branch not in left]
+        if left and any(branch.mark == END for branch in ended):
+            await self._end_stream()
+            return
+        for branch in left:
+            await self._leave_rest(branch)
+            if self.out.finished:
+                return
+        for branch in self.branches:
+            if branch.mark == END:
+                branch.step.abandon()
+        await self._emit_end()
 
 
 class ZipStep(MergeStep):
@@ -168,13 +229,9 @@ class ZipStep(MergeStep):
                     await self._pull(branch)
             count = min(len(branch.items) for branch in self.branches)
             if count:
-                nbytes = 0
-                for branch in self.branches:
-                    share = branch.nbytes * count // len(branch.items)
-                    branch.nbytes -= share
-                    nbytes += share
-                columns = [[branch.items.popleft() for _ in range(count)] for branch in self.branches]
-                await self._emit(list(zip(*columns, strict=True)), nbytes, NO_MARK)
+                columns, weights = zip(*[self._take(branch, count) for branch in self.branches], strict=True)
+                await self._emit(list(zip(*columns, strict=True)), sum(weights), NO_MARK)
+                del columns
             else:
                 await self._end_epoch()
 
@@ -185,15 +242,8 @@ class ZipStep(MergeStep):
             await self._emit([], 0, NO_MARK, shortest.failure)
             return
         if shortest.mark == END and not self._strict:
-            # The stream ends here, whatever the others would bring: they may have no end, or be long in coming.
-            for branch in self.branches:
-                if branch is not shortest:
-                    branch.step.abandon()
-                    self._forget(branch)
-                    self.means.budget.charge(-branch.channel.clear())
-            await self._emit([], 0, END)
+            await self._end_stream()
             return
-        ended = self._marks.ended(0)
         for branch in self.branches:
             if branch is shortest:
                 continue
@@ -203,14 +253,8 @@ class ZipStep(MergeStep):
                 if branch.items and not self.skips(self._marks):
                     await self._emit([], 0, NO_MARK, self._uneven(shortest, branch))
                     return
-            if not branch.epoch_over:
-                branch.step.skip(branch.own, ended)
-            while not branch.epoch_over:
-                self._forget(branch)
-                await self._pull(branch)
-            self._forget(branch)
-            if branch.failure is not None:
-                await self._emit([], 0, NO_MARK, branch.failure)
+            await self._leave_rest(branch)
+            if self.out.finished:
                 return
         await self._emit_end()
 

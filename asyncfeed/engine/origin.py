@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncfeed.errors import Failure, note
-from asyncfeed.stages.base import MemberError
+from asyncfeed.stages.steps import MemberError
 from asyncfeed.trees import find_files
 
 _CONTROL = (StopIteration, StopAsyncIteration, asyncio.CancelledError, GeneratorExit)

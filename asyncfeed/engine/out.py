@@ -10,7 +10,7 @@ from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.channel import join
 from asyncfeed.engine.epochs import EpochCounter, Marks
 from asyncfeed.errors import Failure, PipelineError
-from asyncfeed.stages.base import END, NO_MARK, Algorithm, Span
+from asyncfeed.stages.steps import END, NO_MARK, Algorithm, Span
 
 
 class Sink(Protocol):

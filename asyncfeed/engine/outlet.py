@@ -18,7 +18,7 @@ from asyncfeed.engine.failed import Failed
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Metered, clock_of
 from asyncfeed.engine.step import Gate
 from asyncfeed.errors import ClosedError, Failure
-from asyncfeed.stages.base import END, Span
+from asyncfeed.stages.steps import END, Span
 
 EPOCH_END: Any = type("EpochEnd", (), {"__slots__": (), "__repr__": lambda _: "EPOCH_END"})()
 """Stands in the place of an ordinal where an epoch ends; there is no item with it."""

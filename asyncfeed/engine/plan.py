@@ -14,7 +14,7 @@ from typing import Protocol
 from asyncfeed.engine.channel import SPAN, Channel
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.flat import FlatStep
-from asyncfeed.engine.merge import Branch, ConcatStep, MergeStep, ZipStep
+from asyncfeed.engine.merge import Branch, MergeStep, PickStep, ZipStep
 from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.out import Link, Out, Sink, Watch
 from asyncfeed.engine.relay import RelayStep
@@ -22,14 +22,9 @@ from asyncfeed.engine.source import IndexedSource, IterableSource
 from asyncfeed.engine.step import Means, Step
 from asyncfeed.engine.work_async import AsyncWork
 from asyncfeed.engine.work_threads import ThreadWork
-from asyncfeed.stages.base import Algorithm, Node, Source, Work, fold, is_endless
-from asyncfeed.stages.batch import Batch
-from asyncfeed.stages.fetch import Fetch, Places
-from asyncfeed.stages.load import Load
-from asyncfeed.stages.merge import Concat, Zip
-from asyncfeed.stages.prefetch import Prefetch
-from asyncfeed.stages.repeat import Repeat
-from asyncfeed.stages.take import Skip, Take
+from asyncfeed.stages.base import Node, Source
+from asyncfeed.stages.steps import Algorithm, Passes, Picking, Queue, Work, Zipping
+from asyncfeed.stages.together import is_endless, reached
 
 PREFETCH, SAMPLES = 32, 256
 """How many batches wait for the consumer where no `prefetch` says it, or how many samples where those are more;
@@ -55,34 +50,25 @@ def arrange(stages: Sequence[Node]) -> list[Node]:
     arranged: list[Node] = []
     for node in stages:
         place = len(arranged)
-        while isinstance(node, Batch) and place and isinstance(arranged[place - 1], Prefetch):
-            place -= 1  # where the batch is one with its load, nothing is there to be queued between them
+        while node.absorbed_over_queues and place and arranged[place - 1].is_queue:
+            place -= 1  # where a batch is one with its load, nothing is there to be queued between them
         merged = arranged[place - 1].absorb(node) if place else None
         if merged is not None:
             arranged[place - 1 :] = [merged]
             continue
         place = len(arranged)
-        while place and _may_precede(node, arranged[place - 1]):
+        while place and node.may_precede(arranged[place - 1]):
             place -= 1
         arranged.insert(place, node)
     return arranged
 
 
-def _may_precede(node: Node, other: Node) -> bool:
-    """Return whether `node` may go before `other`, which it follows: the same items, and none read in vain."""
-    if isinstance(node, Take):
-        return other.one_to_one or isinstance(other, Prefetch)
-    # Not before functions of the user's, which would miss calls, or draw other random numbers.
-    reads = isinstance(other, Load) and other.one_to_one
-    return isinstance(node, Skip | Repeat) and (reads or isinstance(other, Prefetch))
-
-
 def prefetched(description: Description) -> tuple[int, bool]:
     """Return how many batches may wait for the consumer, and whether the description says so."""
     arranged = arrange(description.stages)
-    last = arranged[-1] if arranged else None
-    if isinstance(last, Prefetch):
-        return last.count, True
+    for step in arranged[-1].steps() if arranged and arranged[-1].is_queue else ():
+        if isinstance(step, Queue):
+            return step.room, True
     unit = 1
     for node in description.stages:
         unit = unit * node.gathers() or 1
@@ -119,15 +105,12 @@ class _Compiler:
     ) -> tuple[Step, int]:
         """Add the steps of one pipeline; return its last, which is still open, and how many `repeat`s it has."""
         arranged = arrange(description.stages)
-        indexed, rest = fold(description.source, arranged)
-        stages = list(rest)
-        above = [str(description.source), *map(str, arranged[: len(arranged) - len(rest)])]
-        if trailing and stages and isinstance(stages[-1], Prefetch):
+        indexed, folded, stages = reached(description.source, arranged)
+        above = [str(description.source), *map(str, arranged[:folded])]
+        if trailing and stages and stages[-1].is_queue:
             stages.pop()  # the outlet's own bound
-        if indexed is not None and indexed.on_thread is not None:
-            stages = Fetch(indexed, indexed.on_thread, str(description.source)).put(stages)
-            indexed = Places(indexed)
-        own = [node.count for node in stages if isinstance(node, Repeat)]
+        planned = [(node, node.steps()) for node in stages]
+        own = [each.count for _, steps in planned for each in steps if isinstance(each, Passes)]
         repeats = (*own, *outer)
         levels = len(repeats)
         name = str(description.source)
@@ -145,24 +128,24 @@ class _Compiler:
         self._open(step)
         level = 0
         unit = 1  # how many items of the source one item here is made of: queues of batches are shorter
-        for node in stages:
-            if isinstance(node, Repeat):
-                if node.count is None:
-                    self._links.append(Watch(".".join(above), level, levels, step.skips))
-                level += 1
-            elif isinstance(node, Prefetch):
-                relay = partial(RelayStep, str(node), self._means, levels)
-                step = self._next(step, node.count, relay)
+        for node, steps in planned:
             gathers = node.gathers()
-            for each in node.steps():
-                if isinstance(each, Algorithm):
-                    self._links.append(Link(each, level, self._epochs(repeats[level:]), top=level == levels))
-                    unit, gathers = unit * gathers, 1
-                else:
-                    room = max(1, SPAN // unit)
-                    step = self._next(step, room, self._worker(each, str(node), levels, origin, unit))
+            for each in steps:
+                match each:
+                    case Algorithm():
+                        self._links.append(Link(each, level, self._epochs(repeats[level:]), top=level == levels))
+                        unit, gathers = unit * gathers, 1
+                    case Work():
+                        room = max(1, SPAN // unit)
+                        step = self._next(step, room, self._worker(each, str(node), levels, origin, unit))
+                    case Queue():
+                        step = self._next(step, each.room, partial(RelayStep, str(node), self._means, levels))
+                    case Passes():
+                        if each.count is None:
+                            self._links.append(Watch(".".join(above), level, levels, step.skips))
+                        level += 1
             unit = unit * gathers or 1
-            if not isinstance(node, Fetch):  # the source has its name
+            if not node.hidden:
                 above.append(str(node))
         return step, len(own)
 
@@ -191,11 +174,11 @@ class _Compiler:
             self.close(last, channel)
             branches.append(Branch(last, channel, own))
         name, epochs = source.method, self._epochs(repeats)
-        if isinstance(source, Zip):
-            merge: MergeStep = ZipStep(name, self._means, levels, branches, origin, epochs, strict=source.strict)
-        else:
-            assert isinstance(source, Concat)
-            merge = ConcatStep(name, self._means, levels, branches, origin, epochs)
+        match source.merging():
+            case Zipping(strict):
+                merge: MergeStep = ZipStep(name, self._means, levels, branches, origin, epochs, strict=strict)
+            case Picking(choose):
+                merge = PickStep(name, self._means, levels, branches, origin, epochs, choice=choose())
         for branch in branches:
             branch.step.after = merge
         return merge

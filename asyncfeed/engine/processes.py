@@ -28,9 +28,9 @@ from asyncfeed.engine.process import Worker, main_script, surroundings
 from asyncfeed.engine.shared import Arena, Failed
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError, note
+from asyncfeed.functions.sending import called, can_send_by_value, pack
 from asyncfeed.machine import usable_cores
-from asyncfeed.stages.base import Work
-from asyncfeed.stages.sending import called, can_send_by_value, pack
+from asyncfeed.stages.steps import Work
 
 log = logging.getLogger("asyncfeed")
 

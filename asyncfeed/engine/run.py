@@ -33,7 +33,7 @@ from asyncfeed.engine.threads import Threads, ThreadsExecutor
 from asyncfeed.engine.waking import Waking
 from asyncfeed.errors import Failure
 from asyncfeed.formats import lines
-from asyncfeed.stages.pool import shared_pool
+from asyncfeed.stacking.pool import shared_pool
 from asyncfeed.stats import FeedStats, SlowPaths
 from asyncfeed.tasks import start_task
 

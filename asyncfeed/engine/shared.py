@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncfeed.stages.aligned import ALIGNMENT, aligned_empty
+from asyncfeed.stacking.aligned import ALIGNMENT, aligned_empty
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

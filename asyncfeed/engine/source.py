@@ -20,7 +20,7 @@ from asyncfeed.engine.origin import Origin, from_outside, heed_cancel
 from asyncfeed.engine.step import Gate, Means, Step
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Indexed, Span
+from asyncfeed.stages.steps import Indexed, Span
 from asyncfeed.trees import size_of
 
 FIRST, AT_ONCE = 32, 512

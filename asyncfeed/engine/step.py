@@ -14,7 +14,7 @@ from asyncfeed.engine.out import Out
 from asyncfeed.engine.processes import Processes
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import Failure
-from asyncfeed.stages.base import Span
+from asyncfeed.stages.steps import Span
 from asyncfeed.stats import SlowPaths
 from asyncfeed.trees import unweighable
 from asyncfeed.weights import OBJECT

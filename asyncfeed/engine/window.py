@@ -11,7 +11,7 @@ from asyncfeed.engine.crew import Policy
 from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.hop import DROPPED
 from asyncfeed.errors import Failure
-from asyncfeed.stages.base import NO_MARK, Span, Work
+from asyncfeed.stages.steps import NO_MARK, Span, Work
 from asyncfeed.trees import size_of, total_size
 
 if TYPE_CHECKING:

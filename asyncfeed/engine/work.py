@@ -25,7 +25,7 @@ from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.step import Gate, Means, Step
 from asyncfeed.engine.window import NOTHING, SMALL, Entry, Fault, Part, Weights, Window
-from asyncfeed.stages.base import NO_MARK, Span, Work
+from asyncfeed.stages.steps import NO_MARK, Span, Work
 from asyncfeed.trees import size_of
 
 WINDOW = 16384

@@ -13,7 +13,7 @@ from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
 from asyncfeed.engine.step import Means
 from asyncfeed.engine.window import Entry
 from asyncfeed.engine.work import WorkStep
-from asyncfeed.stages.base import Work
+from asyncfeed.stages.steps import Work
 from asyncfeed.trees import SMALL_KINDS
 
 FIRST = 32

@@ -18,7 +18,7 @@ from asyncfeed.engine.processes import ProcessHops
 from asyncfeed.engine.step import Means
 from asyncfeed.engine.window import UNMEASURED, Entry, Part
 from asyncfeed.engine.work import WorkStep
-from asyncfeed.stages.base import Work
+from asyncfeed.stages.steps import Work
 
 SPARE = 1
 """How many hops are ready behind those that run, so that a thread need not wait for the loop."""

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from asyncfeed.engine.shared import Arena, Failed
 from asyncfeed.errors import PipelineError, note
-from asyncfeed.stages.policy import refuse_awaitable
+from asyncfeed.functions.checks import refuse_awaitable
 
 BOOT = """
 import sys
@@ -69,7 +69,7 @@ class Setup(NamedTuple):
     script: tuple[str, str] | None
     """The main script: ("module", its name) or ("path", its file); None where it cannot be imported."""
     by_value: bool
-    """Whether results are written by value: see `asyncfeed.stages.sending`."""
+    """Whether results are written by value: see `asyncfeed.functions.sending`."""
     function: bytes
     """The function, pickled."""
 

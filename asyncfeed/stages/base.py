@@ -1,206 +1,27 @@
 """What a stage is: a node of the description, and how it runs.
 
-A node is a frozen dataclass. It validates itself when it is made and says how it runs by overriding one
-method:
+A node is a frozen dataclass. It validates itself when it is made. It says how it runs in one of two ways, or both:
 
 * `index(upstream)`: it rearranges items that can be reached by number (shuffle, take, enumerate, ...);
-* `steps()`: what it does to a stream, as a sequence of two kinds of step. An `Algorithm` regroups items
-  without any IO (batch, shuffle with a buffer, ...); a `Work` calls a function for each item, many at a
-  time (load, map, filter, ...).
+* `steps()`: what it does to a stream, as a sequence of steps. An `Algorithm` regroups items without any IO (batch,
+  shuffle with a buffer, ...). A `Work` calls a function for each item, many at a time (load, map, filter, ...). A
+  `Queue` lets items wait. `Passes` begin everything before it anew.
 
-Nothing in here, or in any stage, imports asyncio or the engine.
+Whatever else somebody wants to know of a stage, it declares (`length`, `axes`, `one_to_one`, ...): nobody outside
+asks which stage it is. Nothing in here, or in any stage, imports asyncio or the engine.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar
 
-from asyncfeed.errors import Failure, PipelineError
-from asyncfeed.stats import SlowPaths
+from asyncfeed.axes import Axes, Unknown
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.steps import Indexed, Picking, Step, Zipping
 from asyncfeed.trees import same
-
-NO_MARK = -1
-"""The `mark` of a span after which no epoch ends."""
-END = sys.maxsize
-"""The `mark` of the last span of a stream: every stage flushes at it."""
-
-
-Concurrency = int | Literal["auto"]
-OnError = Literal["raise", "skip"]
-
-
-class Span:
-    """A run of items that moves through the pipeline together, with what happens after them.
-
-    `ordinals` has one entry for each item: its place in the stream of its source. It is a `range` where
-    places follow each other, which costs nothing. `mark` is the level of the epoch that ends after these
-    items (`NO_MARK`: none, `END`: the stream). `failure` says that the stream broke after these items.
-    `nbytes` is what the items are charged with in the run's memory budget.
-    """
-
-    __slots__ = ("failure", "items", "mark", "nbytes", "ordinals")
-
-    def __init__(
-        self,
-        items: list[Any],
-        ordinals: Sequence[Any],
-        mark: int = NO_MARK,
-        failure: Failure | None = None,
-        nbytes: int = 0,
-    ) -> None:
-        self.items = items
-        self.ordinals = ordinals
-        self.mark = mark
-        self.failure = failure
-        self.nbytes = nbytes
-
-    @property
-    def last(self) -> bool:
-        """Whether nothing comes after this span."""
-        return self.mark == END or self.failure is not None
-
-    def split(self, size: int) -> Span:
-        """Keep the first `size` items; return the rest, with its part of the bytes and what happens after it."""
-        nbytes = self.nbytes * (len(self.items) - size) // len(self.items)
-        rest = Span(self.items[size:], self.ordinals[size:], self.mark, self.failure, nbytes)
-        del self.items[size:]
-        self.ordinals = self.ordinals[:size]
-        self.mark, self.failure = NO_MARK, None
-        self.nbytes -= nbytes
-        return rest
-
-
-class Algorithm:
-    """Regroups a stream, without IO: items in, items out, in the order of arrival.
-
-    `push` and `flush` return the items that are ready and, for each of them, its ordinal. `flush` is called
-    where an epoch ends that the stage can see; afterwards the algorithm is as new. `done` turns true when
-    the stage wants nothing more of this epoch (`take`), and `flush` resets it.
-    """
-
-    done = False
-
-    @property
-    def held(self) -> int:
-        """How many of the items pushed it still holds."""
-        return 0
-
-    def begin(self, epoch: int) -> None:
-        """Note that the epoch that comes has this number; called before the first item and after each `flush`."""
-
-    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
-        """Take items in, return those that are ready."""
-        raise NotImplementedError
-
-    def flush(self) -> tuple[list[Any], Sequence[Any]]:
-        """Return what is left at the end of an epoch, and start anew."""
-        return [], ()
-
-    def state(self) -> dict[str, Any]:
-        """Return what `restore` needs to go on from here, as plain data."""
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How the items of a source are read if `pick` calls the user's code: as the options of `map` say."""
-
-    concurrency: Concurrency = "auto"
-    on_error: OnError = "raise"
-    skip_limit: float | None = None
-
-
-class Indexed(Protocol):
-    """Items that can be reached by number: what a sized source and the stages that rearrange it amount to.
-
-    `pick(epoch, places)` returns the items at these places of the given epoch, in this order; a run of places
-    that follow each other comes as a `range`. It must not block. If it calls the user's code, `on_thread` says
-    how: the engine then calls `pick` on threads, for one place at a time (see `stages/fetch.py`).
-    """
-
-    @property
-    def on_thread(self) -> Reading | None:
-        """How the user's code is called, if picking calls it."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
-        """Return the items at these places of this epoch."""
-        ...
-
-    def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place of this epoch is called."""
-        ...
-
-
-class Place(Protocol):
-    """Where an item stands, for functions that ask for it."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the item, counted from 0."""
-        ...
-
-    @property
-    def ordinal(self) -> Any:
-        """The place of the item in its epoch."""
-        ...
-
-    def name(self, member: int | None = None) -> str:
-        """Return what the item is called or, for a batch, what its `member` is called."""
-        ...
-
-
-class MemberError(Exception):
-    """One member of a group failed, in a function that is called with a whole group; never seen by users."""
-
-    def __init__(self, member: int, stage: str, error: BaseException) -> None:
-        super().__init__(member, stage, error)
-        self.member = member
-        self.stage = stage
-        self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """How to call a function for each item of a stream.
-
-    `kind` is "async" (awaited on the loop), "thread" (called on a thread, several items per hop) or "process" (the
-    same in another process, for shape "map" only; the function and what it takes and returns can be pickled).
-    `shape` says what becomes of the result: "map" puts it in the item's place, "filter" keeps the item where
-    it is true, "flat" puts the elements of the returned iterable (or async iterable) in its place.
-    """
-
-    fn: Callable[..., Any]
-    kind: Literal["async", "thread", "process"]
-    shape: Literal["map", "filter", "flat"] = "map"
-    placed: bool = False
-    """Whether the function takes the item's `Place` as a second argument."""
-    concurrency: Concurrency = "auto"
-    ordered: bool = True
-    on_error: OnError = "raise"
-    skip_limit: float = 0
-    cost: Callable[[Any], int | None] | None = None
-    """How many bytes the result will need, where that is known from the item; None if only `measure` knows it."""
-    measure: Callable[[Any], int] | None = None
-    """The same, found out by looking at files: it may block, and never raises. For kind "thread"."""
-    packed: bool = False
-    """Whether what `cost` says may be far too little, so that `measure` is asked as long as they differ."""
-    inline: Callable[[Any], bool] | None = None
-    """Whether this item is so small that the loop itself may do it; only for functions of our own."""
-    slow_paths: SlowPaths | None = None
-    """Counts the calls that took a slower way; only for functions of our own."""
-
-
-Step = Algorithm | Work
 
 
 @dataclass(frozen=True)
@@ -212,7 +33,29 @@ class Node:
     positional: ClassVar[tuple[str, ...]] = ()
     """The fields that are written without their name."""
 
+    arranges: ClassVar[bool] = False
+    """Whether it only chooses and orders items, so that it may stand before what reads them."""
+    counts: ClassVar[bool] = False
+    """Whether it counts items: those that could not be read must be gone by then."""
+    begins_epochs: ClassVar[bool] = False
+    """Whether stages before it see epochs that stages after it do not."""
+    is_queue: ClassVar[bool] = False
+    """Whether items only wait in it."""
+    absorbed_over_queues: ClassVar[bool] = False
+    """Whether a stage before may absorb it though queues stand between: these are then not needed."""
+    makes_items: ClassVar[bool] = False
+    """Whether what comes out is made here: errors about the kind of an item then name this stage."""
+    pads: ClassVar[bool] = False
+    """Whether the size of an axis depends on which samples share a batch, so that equal sizes say nothing."""
+    hidden: ClassVar[bool] = False
+    """Whether it is a part of another node, which has its name."""
+
     def __init_subclass__(cls) -> None:
+        if cls.axes is Node.axes:
+            raise TypeError(
+                f"{cls.__qualname__} must say which axes of its items have one size: define "
+                "axes(self, upstream, *, endless), and return upstream if the items stay as they are, or Unknown()"
+            )
         # `dataclass` adds a comparison that raises if a field holds an array, unless the class has one of its own.
         for name in ("__eq__", "__hash__"):
             if name not in vars(cls):
@@ -240,6 +83,17 @@ class Node:
         """Return how many items come out when `upstream` go in; None where that depends on the items."""
         return None
 
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return which axes have one size in all items that come out.
+
+        `upstream` says it of those that go in, and `endless` whether these have no end.
+        """
+        raise NotImplementedError
+
+    def after(self, source: Source, stages: Sequence[Node]) -> Node:
+        """Return this stage as it is after these; raise if it cannot stand there."""
+        return self.with_stream(random_stages(source, stages)) if self.is_random else self
+
     def endless(self, *, upstream: bool) -> bool:
         """Return whether what comes out has no end, if `upstream` says whether what goes in has none."""
         return upstream
@@ -251,6 +105,20 @@ class Node:
     @property
     def one_to_one(self) -> bool:
         """Whether the n-th item out is made from the n-th item in, so that a `take` may go before."""
+        return False
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the same item gives the same result, and nobody misses what is not read."""
+        return False
+
+    @property
+    def exact(self) -> bool:
+        """Whether it needs all items by number."""
+        return False
+
+    def may_precede(self, other: Node) -> bool:
+        """Return whether it may run before `other`, which it follows: the same items, and none read in vain."""
         return False
 
     @property
@@ -300,8 +168,11 @@ class Source(Node):
     """The first node of a description: where its items come from.
 
     One of three: `indexed` (items that can be reached by number), `draw` (what can only be iterated), or
-    `inputs` (other pipelines, which a `zip` or `concat` merges).
+    `inputs` (other pipelines, merged as `merging` says).
     """
+
+    delivers_files: ClassVar[bool] = False
+    """Whether its items are files, of which no batch can be made before they are read."""
 
     def indexed(self) -> Indexed | None:
         """Return the items where they can be reached by number."""
@@ -315,6 +186,14 @@ class Source(Node):
     def inputs(self) -> tuple[Any, ...]:
         """The pipelines that this source merges."""
         return ()
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return which axes have one size in all items; nothing goes in."""
+        return Unknown()
+
+    def merging(self) -> Zipping | Picking:
+        """Return how the inputs are merged if they cannot be reached by number."""
+        raise NotImplementedError
 
     def size(self) -> int | None:
         """Return how many items an epoch has, where that is known."""
@@ -337,42 +216,7 @@ class Source(Node):
             each.source.claim()
 
 
-def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tuple[Indexed | None, Sequence[Node]]:
-    """Return what can be reached by number of a description, and the stages that are left for a stream.
-
-    Stages next to the source that only rearrange places are worked into them, so that skipping, shuffling and
-    resuming cost nothing. A `repeat` stays in the stream, where it marks epochs, unless a shuffle after it
-    needs all of it by number, or the `whole` is an input of another pipeline, which does not see its epochs.
-    """
-    indexed = source.indexed()
-    if indexed is None:
-        return None, stages
-    exact = [place for place, node in enumerate(stages) if getattr(node, "exact", False)]
-    needed = exact[-1] if exact else -1
-    for place, node in enumerate(stages):
-        if node.method == "repeat" and place > needed and not whole:
-            return indexed, stages[place:]
-        rearranged = node.index(indexed)
-        if rearranged is None:
-            return indexed, stages[place:]
-        indexed = rearranged
-    return indexed, ()
-
-
 def random_stages(source: Source, stages: Sequence[Node]) -> int:
     """Return how many stages that draw random numbers an item of a description has passed at most."""
     before = max((random_stages(each.source, each.stages) for each in source.inputs), default=0)
     return before + sum(node.is_random for node in stages)
-
-
-def leaves_out(indexed: Indexed) -> bool:
-    """Return whether items that cannot be read are left out, so that a place is not the number of an item."""
-    return indexed.on_thread is not None and indexed.on_thread.on_error == "skip"
-
-
-def is_endless(source: Source, stages: Sequence[Node]) -> bool:
-    """Return whether a run over a description is known to have no end."""
-    endless = source.has_no_end
-    for node in stages:
-        endless = node.endless(upstream=endless)
-    return endless

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from asyncfeed.stages.base import Algorithm, Node, Step, check_count
-from asyncfeed.stages.collate import check_collate, collating, refuse_pad
+from asyncfeed.axes import Axes, Batched, Fixed, Unknown
+from asyncfeed.places import join
+from asyncfeed.stages.base import Node, Source, check_count
+from asyncfeed.stages.collating import check_collate, collating, maker, refuse_pad
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.places import join
+from asyncfeed.stages.steps import Algorithm, Step
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,31 @@ class Batch(Node):
 
     method: ClassVar[str] = "batch"
     positional: ClassVar[tuple[str, ...]] = ("size",)
+    absorbed_over_queues: ClassVar[bool] = True
+    makes_items: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("batch", "size", self.size, 1)
         check_collate("batch", self.collate)
 
+    def after(self, source: Source, stages: Sequence[Node]) -> Node:
+        """Return this stage, which knows the stage that made its samples; raise if these are unread files."""
+        return replace(self, made_by=maker(self, source, stages))
+
     def steps(self) -> Sequence[Step]:
         """Return the grouping, and the stacking of each group."""
         return [Group(self.size, self.drop_remainder), collating(self.collate, self.padding, self.made_by)]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the axis of the batch, and those of the samples."""
+        if self.collate is not None:
+            return Unknown()  # a function of the user's makes it
+        whole = self.drop_remainder or endless
+        if self.padding is not None:
+            return Batched(whole, self.padding.axes(upstream, endless=endless))
+        # A batch of several has compared them; one alone says nothing of the next.
+        alike = self.size > 1 and not isinstance(upstream, Batched)
+        return Batched(whole, Fixed() if alike else upstream)
 
     def length(self, upstream: int) -> int:
         """Return the number of batches."""

@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from asyncfeed.axes import Axes, Batched, Unknown
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Algorithm, Node, Step, Work, check_count
-from asyncfeed.stages.collate import check_collate, collating, refuse_pad
-from asyncfeed.stages.foreign import is_foreign
+from asyncfeed.functions.checks import refuse_awaitable
+from asyncfeed.stacking.foreign import is_foreign
+from asyncfeed.stages.base import Node, Source, check_count
+from asyncfeed.stages.collating import check_collate, collating, maker, refuse_pad
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.policy import refuse_awaitable
+from asyncfeed.stages.steps import Algorithm, Step, Work
 from asyncfeed.trees import Tree, flatten
 
 
@@ -41,6 +43,8 @@ class Bucket(Node):
     """The stage before that calls a function of the user's; only `Pipeline` sets it, for messages."""
 
     method: ClassVar[str] = "bucket"
+    makes_items: ClassVar[bool] = True
+    pads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         try:
@@ -73,6 +77,10 @@ class Bucket(Node):
         """The batch size of each bucket."""
         return self.size if isinstance(self.size, tuple) else (self.size,) * (len(self.boundaries) + 1)
 
+    def after(self, source: Source, stages: Sequence[Node]) -> Node:
+        """Return this stage, which knows the stage that made its samples; raise if these are unread files."""
+        return replace(self, made_by=maker(self, source, stages))
+
     def steps(self) -> Sequence[Step]:
         """Return the measuring, the grouping, and the stacking of each group."""
         if self.length_of is None:
@@ -83,6 +91,14 @@ class Bucket(Node):
             measure = Work(Measure(self.length_of), "thread")
         group = GroupByLength(self.boundaries, self.sizes, self.drop_remainder)
         return [measure, group, collating(self.collate, self.padding, self.made_by)]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the axis of the batch, and those that are padded to a given size."""
+        if self.collate is not None:
+            return Unknown()  # a function of the user's makes it
+        whole = self.drop_remainder and len(set(self.sizes)) == 1
+        sample = Unknown() if self.padding is None else self.padding.axes(upstream, endless=endless)
+        return Batched(whole, sample)
 
     def gathers(self) -> int:
         """Return how many samples make a batch, at least."""

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count, leaves_out
-from asyncfeed.stages.places import shift
+from asyncfeed.axes import Axes
+from asyncfeed.places import shift
+from asyncfeed.stages.base import Node, check_count
+from asyncfeed.stages.steps import Algorithm, Indexed, Step, leaves_out
 
 LEAST = -(2**63)
 
@@ -33,6 +35,10 @@ class Enumerate(Node):
     def steps(self) -> Sequence[Step]:
         """Return the count of a stream."""
         return [Count(self.start)]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the same: the items stay as they are."""
+        return upstream
 
     def length(self, upstream: int) -> int:
         """Return as many as come in."""

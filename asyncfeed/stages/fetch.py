@@ -10,13 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from asyncfeed.stages.base import Indexed, Node, Reading, Work
-from asyncfeed.stages.repeat import Repeat
-from asyncfeed.stages.shuffle import Shuffle
-from asyncfeed.stages.take import Skip, Take
-
-ORDERS = (Repeat, Shuffle, Skip, Take)
-"""Stages that only choose and order items: what they leave out need not be read, and what they hold is small."""
+from asyncfeed.axes import Axes, Unknown
+from asyncfeed.stages.base import Node
+from asyncfeed.stages.steps import Indexed, Reading, Work
 
 
 class Places:
@@ -49,6 +45,7 @@ class Fetch(Node):
     name: str
 
     method: ClassVar[str] = "fetch"
+    hidden: ClassVar[bool] = True
 
     def steps(self) -> Sequence[Work]:
         """Return one call for each item."""
@@ -70,11 +67,15 @@ class Fetch(Node):
             )
         ]
 
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that only the items know."""
+        return Unknown()
+
     def put(self, stages: Sequence[Node]) -> list[Node]:
         """Return the stages of a stream with this one among them: after those that only order the items."""
         place = 0
         if self.reading.on_error == "raise":  # or else they count only what could be read
-            while place < len(stages) and isinstance(stages[place], ORDERS):
+            while place < len(stages) and stages[place].arranges:
                 place += 1
         return [*stages[:place], self, *stages[place:]]
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncfeed.stages.base import Concurrency, Node, OnError, Work
-from asyncfeed.stages.policy import check_fn, check_policy, is_async
+from asyncfeed.axes import Axes
+from asyncfeed.functions.checks import check_fn, check_policy, is_async
+from asyncfeed.stages.base import Node
+from asyncfeed.stages.steps import Concurrency, OnError, Work
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ class Filter(Node):
     def __post_init__(self) -> None:
         check_fn(self.method, self.fn)
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the same: the items stay as they are."""
+        return upstream
 
     def steps(self) -> Sequence[Work]:
         """One call per item."""

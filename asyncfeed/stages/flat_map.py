@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Concurrency, Node, OnError, Work
-from asyncfeed.stages.policy import check_policy, is_async
+from asyncfeed.functions.checks import check_policy, is_async
+from asyncfeed.stages.base import Node
+from asyncfeed.stages.steps import Concurrency, OnError, Work
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class FlatMap(Node):
 
     method = "flat_map"
     positional = ("fn",)
+    makes_items = True
 
     fn: Callable[..., Any]
     concurrency: Concurrency = "auto"
@@ -32,6 +35,10 @@ class FlatMap(Node):
         if not callable(self.fn):
             raise PipelineError(f"flat_map: the function must be callable, not {self.fn!r}")
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that nothing is known of the elements."""
+        return Unknown()
 
     def steps(self) -> Sequence[Work]:
         """One call per item."""

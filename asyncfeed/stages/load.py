@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.formats.base import Decoder
-from asyncfeed.stages.base import Concurrency, Node, OnError, Work
+from asyncfeed.functions.checks import check_fn, check_policy, is_async, refuse_awaitable
+from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch
-from asyncfeed.stages.policy import check_fn, check_policy, is_async, refuse_awaitable
+from asyncfeed.stages.steps import Concurrency, OnError, Work
 from asyncfeed.storage.base import Bytes, File
 from asyncfeed.storage.local import read_into
 from asyncfeed.trees import map_leaves
@@ -27,6 +29,7 @@ class Load(Node):
 
     method = "load"
     positional = ("decoder",)
+    makes_items = True
 
     decoder: Decoder[Any] | Callable[[bytes], Any]
     concurrency: Concurrency = "auto"
@@ -61,6 +64,11 @@ class Load(Node):
         """Whether no item can be left out or overtaken."""
         return self.on_error == "raise" and self.ordered
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether no item can be left out or overtaken: a decoder makes the same of the same bytes."""
+        return self.one_to_one
+
     def absorb(self, following: Node) -> Node | None:
         """Return a stage that reads straight into the batch, where the decoder can tell what is in a file."""
         decoder = self.decoder
@@ -85,6 +93,10 @@ class Load(Node):
             measure=_Measure(unpacks) if kind == "thread" else None,
             packed=unpacks is not None,
         )
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that only the files know."""
+        return Unknown()
 
     def length(self, upstream: int) -> int | None:
         """As many as there were, unless some may be skipped."""

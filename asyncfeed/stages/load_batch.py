@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from asyncfeed.axes import Axes, Unknown
 from asyncfeed.formats.base import Decoder
-from asyncfeed.stages.base import MemberError, Node, Place, Step, Work
+from asyncfeed.stacking.collate import Where, collate, stack, transpose
+from asyncfeed.stacking.pool import Pool, shared_pool
+from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch, Group
-from asyncfeed.stages.collate import Where, collate, stack, transpose
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.pool import Pool, shared_pool
 from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, Surprise, fitting
+from asyncfeed.stages.steps import MemberError, Place, Step, Work
 from asyncfeed.stats import SlowPaths
 from asyncfeed.storage.base import File
 from asyncfeed.storage.scatter import Opener
@@ -64,6 +66,10 @@ class LoadBatch(Node):
         """Take a pad in, as the batch does."""
         batch = self.batch.absorb(following)
         return None if batch is None else replace(self, batch=batch)
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return what the batch says."""
+        return self.batch.axes(Unknown(), endless=endless)
 
     def length(self, upstream: int) -> int:
         """Return the number of batches."""

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
+from asyncfeed.functions.checks import check_fn, check_policy, is_async
+from asyncfeed.functions.sending import pack
 from asyncfeed.machine import usable_cores
 from asyncfeed.randomness import WORD, stage_seed
-from asyncfeed.stages.base import Concurrency, Node, OnError, Work, check_count
-from asyncfeed.stages.policy import check_fn, check_policy, is_async
-from asyncfeed.stages.sending import pack
+from asyncfeed.stages.base import Node, check_count
+from asyncfeed.stages.steps import Concurrency, OnError, Work
 
 On = Literal["thread", "process"]
 
@@ -28,6 +30,7 @@ class Map(Node):
 
     method = "map"
     positional = ("fn",)
+    makes_items = True
 
     fn: Callable[..., Any]
     concurrency: Concurrency = "auto"
@@ -67,7 +70,7 @@ class Map(Node):
         waits = is_async(self.fn)
         fn = self.fn
         if self.rng:
-            from asyncfeed.stages.generator import AwaitDrawing, CallDrawing  # noqa: PLC0415 - 8 ms to import
+            from asyncfeed.randomness.generator import AwaitDrawing, CallDrawing  # noqa: PLC0415 - 8 ms to import
 
             seed = stage_seed(self.seed, self.stream)
             fn = AwaitDrawing(fn, seed) if waits else CallDrawing(fn, seed)
@@ -90,6 +93,10 @@ class Map(Node):
     def one_to_one(self) -> bool:
         """Whether no item can be left out or overtaken."""
         return self.on_error == "raise" and self.ordered
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return what a function leaves certain."""
+        return upstream.mapped()
 
     def length(self, upstream: int) -> int | None:
         """As many as there were, unless some may be skipped."""

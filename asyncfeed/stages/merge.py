@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
+from asyncfeed.axes import AllOf, Axes, Unknown
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Indexed, Reading, Source, is_endless, leaves_out
+from asyncfeed.stages.base import Source
+from asyncfeed.stages.steps import Indexed, Picking, Reading, Zipping, leaves_out
+from asyncfeed.stages.together import axes_of, is_endless
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,14 @@ class Zip(Source):
         """Return tuples by number, where all inputs can be reached by number."""
         inputs = [pipeline.indexed() for pipeline in self.pipelines]
         return None if None in inputs else Zipped(inputs)
+
+    def merging(self) -> Zipping:
+        """Return that streams give one item each at a time."""
+        return Zipping(self.strict)
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the axes that hold in all inputs."""
+        return AllOf(tuple(axes_of(each.source, each.stages) for each in self.pipelines))
 
     def __str__(self) -> str:
         """Return the call that makes this source."""
@@ -120,9 +133,40 @@ class Concat(Source):
         shared = any(map(leaves_out, inputs)) and sum(each.on_thread is not None for each in inputs) > 1
         return None if shared else Concatenated(inputs)
 
+    def merging(self) -> Picking:
+        """Return that of streams, one comes after the other."""
+        return Picking(partial(OneByOne, len(self.pipelines)))
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that nothing is known: an input has not been compared with another."""
+        return Unknown()
+
     def __str__(self) -> str:
         """Return the call that makes this source."""
         return f"concat({', '.join(map(repr, self.pipelines))})"
+
+
+class OneByOne:
+    """The `Choice` of `concat`: all items of an input, then all of the next."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._current = 0
+
+    def begin(self, epoch: int) -> None:
+        """Begin with the first."""
+        self._current = 0
+
+    def next(self) -> tuple[int, int] | None:
+        """Return the current input, and that all of it is wanted."""
+        return (self._current, sys.maxsize) if self._current < self._count else None
+
+    def took(self, count: int) -> None:
+        """Do nothing: the rest is wanted, too."""
+
+    def ended(self) -> None:
+        """Go on to the next input."""
+        self._current += 1
 
 
 class Concatenated:

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from asyncfeed.axes import Axes, PaddedTo
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.aligned import aligned_empty
-from asyncfeed.stages.base import Node, Place, Step, Work, check_count
-from asyncfeed.stages.collate import INLINE, Column, Name, Where, common_dtype, join_arrays, layout, ready, stack
-from asyncfeed.stages.foreign import is_foreign, to_array
+from asyncfeed.stacking.aligned import aligned_empty
+from asyncfeed.stacking.collate import INLINE, Column, Name, Where, common_dtype, join_arrays, layout, ready, stack
+from asyncfeed.stacking.foreign import is_foreign, to_array
+from asyncfeed.stages.base import Node, Source, check_count
+from asyncfeed.stages.steps import Place, Step, Work
 from asyncfeed.trees import Spec, Tree, flatten, unflatten
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from asyncfeed.stages.aligned import Empty
+    from asyncfeed.stacking.aligned import Empty
 
 Shape = tuple[int, ...]
 Sizes = int | tuple[int | None, ...] | None
@@ -47,6 +49,7 @@ class Pad(Node):
     lengths: bool = False
 
     method: ClassVar[str] = "pad"
+    pads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, least in (("to", 0), ("multiple_of", 1)):
@@ -70,6 +73,16 @@ class Pad(Node):
                 "put .pad() right after .batch() or .bucket(), or give the size: .pad(to=512)"
             )
         return [Work(PadSample(self), "thread", placed=True, inline=Fits(self), cost=self.size_of)]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the axes whose size is given."""
+        return PaddedTo(_each(self.to))
+
+    def after(self, source: Source, stages: Sequence[Node]) -> Node:
+        """Return this stage; raise if it stands alone and has no size to pad to."""
+        if not (stages and stages[-1].absorb(self)):
+            self.steps()
+        return self
 
     def length(self, upstream: int) -> int:
         """Return as many as come in."""

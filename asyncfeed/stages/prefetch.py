@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from asyncfeed.stages.base import Node, Step, check_count
+from asyncfeed.axes import Axes
+from asyncfeed.stages.base import Node, check_count
+from asyncfeed.stages.steps import Queue, Step
 
 
 @dataclass(frozen=True)
@@ -17,13 +19,18 @@ class Prefetch(Node):
 
     method: ClassVar[str] = "prefetch"
     positional: ClassVar[tuple[str, ...]] = ("count",)
+    is_queue: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("prefetch", "count", self.count, 1)
 
     def steps(self) -> Sequence[Step]:
-        """Return nothing to do: the engine makes a queue of this size."""
-        return ()
+        """Return the queue."""
+        return [Queue(self.count)]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the same: the items stay as they are."""
+        return upstream
 
     def length(self, upstream: int) -> int:
         """Return as many as come in."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from asyncfeed.formats.base import Decoder, Header, Layout
-from asyncfeed.stages.collate import Where
+from asyncfeed.stacking.collate import Where
+from asyncfeed.stacking.pool import Pool
 from asyncfeed.stages.pad import Pad, fill_value
-from asyncfeed.stages.pool import Pool
 from asyncfeed.storage.base import Bytes, File
 from asyncfeed.storage.local import read_into
 from asyncfeed.storage.scatter import Opener, scatter

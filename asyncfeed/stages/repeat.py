@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from asyncfeed.stages.base import Indexed, Node, Step, check_count
+from asyncfeed.axes import Axes
+from asyncfeed.stages.base import Node, Source, check_count
+from asyncfeed.stages.steps import Indexed, Passes, Step
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class Repeat(Node):
 
     method: ClassVar[str] = "repeat"
     positional: ClassVar[tuple[str, ...]] = ("count",)
+    arranges: ClassVar[bool] = True
+    begins_epochs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.count is not None:
@@ -27,8 +31,22 @@ class Repeat(Node):
         return None if self.count is None else Repeated(upstream, self.count)
 
     def steps(self) -> Sequence[Step]:
-        """Return nothing to do: what repeats is the source, which marks the end of each epoch."""
-        return ()
+        """Return the passes: what repeats is the source, which marks the end of each epoch."""
+        return [Passes(self.count)]
+
+    def after(self, source: Source, stages: Sequence[Node]) -> Node:
+        """Return this stage; raise if the items can be gone through only once."""
+        if self.count != 1:
+            source.check_repeatable()
+        return self
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the same: the items stay as they are."""
+        return upstream
+
+    def may_precede(self, other: Node) -> bool:
+        """Return whether it may run before a stage: not before a function, which may draw random numbers."""
+        return other.only_reads or other.is_queue
 
     def length(self, upstream: int) -> int | None:
         """Return the items of all epochs; None without an end."""

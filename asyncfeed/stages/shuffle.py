@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
 from asyncfeed.randomness import stage_seed
-from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count
-from asyncfeed.stages.permutation import Permutation
+from asyncfeed.randomness.permutation import Permutation
+from asyncfeed.stages.base import Node, Source, check_count
+from asyncfeed.stages.steps import Algorithm, Indexed, Step
+from asyncfeed.stages.together import fold
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +38,7 @@ class Shuffle(Node):
     """How many random stages stand before this one; see `randomness`."""
 
     method: ClassVar[str] = "shuffle"
+    arranges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("shuffle", "seed", self.seed, 0)
@@ -57,6 +61,14 @@ class Shuffle(Node):
         """Whether it needs all items by number."""
         return self.buffer is None
 
+    def after(self, source: Source, stages: Sequence[Node]) -> Node:
+        """Return this shuffle with its random numbers; raise if items of a stream are to be permuted exactly."""
+        if self.exact:
+            indexed, rest = fold(source, (*stages, self))
+            if indexed is None or rest:
+                self.steps()  # raises, and says what to write
+        return super().after(source, stages)
+
     def index(self, upstream: Indexed) -> Indexed | None:
         """Return upstream permuted exactly; with a buffer the user asked for the order of a stream."""
         if self.buffer is not None:
@@ -72,6 +84,10 @@ class Shuffle(Node):
             )
         seed = stage_seed(self.seed, self.stream)
         return [BufferShuffle(self.buffer, seed, reshuffle=self.reshuffle)]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the same: the items stay as they are."""
+        return upstream
 
     def length(self, upstream: int) -> int:
         """Return as many as come in."""

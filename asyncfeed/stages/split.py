@@ -12,13 +12,16 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
+from asyncfeed.functions.checks import check_fn, is_async
 from asyncfeed.randomness import mix, stage_seed
-from asyncfeed.stages.base import Indexed, Node, Place, Reading, Source, Step, Work, check_count, fold
-from asyncfeed.stages.policy import check_fn, is_async
+from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.shuffle import Permuted, Shuffle
+from asyncfeed.stages.steps import Indexed, Place, Reading, Step, Work
 from asyncfeed.stages.take import Slice
+from asyncfeed.stages.together import fold
 
 By = Literal["index", "list", "ordinal", "key"]
 """What tells the parts apart: a permutation of all indices, a list of indices that were found by their keys when
@@ -57,6 +60,10 @@ class Split(Node):
         if self.key is not None:
             return [Work(ByKey(share, self.key), "thread", shape="filter")]
         return [Work(ByOrdinal(share), "thread", shape="filter", placed=True, inline=_always)]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the same: the items stay as they are."""
+        return upstream
 
     def length(self, upstream: int) -> int | None:
         """Return how many items the part has; None if that depends on their keys or ordinals."""

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from asyncfeed.stages.base import Algorithm, Indexed, Node, Step, check_count, leaves_out
-from asyncfeed.stages.places import shift
+from asyncfeed.axes import Axes
+from asyncfeed.places import shift
+from asyncfeed.stages.base import Node, check_count
+from asyncfeed.stages.steps import Algorithm, Indexed, Step, leaves_out
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class Take(Node):
 
     method: ClassVar[str] = "take"
     positional: ClassVar[tuple[str, ...]] = ("count",)
+    arranges: ClassVar[bool] = True
+    counts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("take", "count", self.count, 0)
@@ -32,9 +36,17 @@ class Take(Node):
         """Return the count of a stream."""
         return [TakeFirst(self.count)]
 
+    def may_precede(self, other: Node) -> bool:
+        """Return whether it may run before a stage: then less is read, and the same is kept."""
+        return other.one_to_one or other.is_queue
+
     def endless(self, *, upstream: bool) -> bool:
         """Return that it ends."""
         return False
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the same: the items stay as they are."""
+        return upstream
 
     def length(self, upstream: int) -> int:
         """Return `count`, or fewer where there are fewer."""
@@ -49,6 +61,8 @@ class Skip(Node):
 
     method: ClassVar[str] = "skip"
     positional: ClassVar[tuple[str, ...]] = ("count",)
+    arranges: ClassVar[bool] = True
+    counts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("skip", "count", self.count, 0)
@@ -62,6 +76,14 @@ class Skip(Node):
     def steps(self) -> Sequence[Step]:
         """Return the count of a stream."""
         return [SkipFirst(self.count)]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the same: the items stay as they are."""
+        return upstream
+
+    def may_precede(self, other: Node) -> bool:
+        """Return whether it may run before a stage: not before a function, which would miss calls."""
+        return other.only_reads or other.is_queue
 
     def length(self, upstream: int) -> int:
         """Return what is left."""

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from asyncfeed.stages.base import Node, Step, Work
-from asyncfeed.stages.foreign import is_foreign, to_array
+from asyncfeed.axes import Axes, Unknown
+from asyncfeed.stacking.foreign import is_foreign, to_array
+from asyncfeed.stages.base import Node
+from asyncfeed.stages.steps import Step, Work
 from asyncfeed.trees import Spec, Tree, flatten, leaf_name, unflatten
 
 INLINE = 1024
@@ -23,6 +25,10 @@ class Unbatch(Node):
     """Splits each batch along its first axis; the samples are views of the batch, and nothing is copied."""
 
     method: ClassVar[str] = "unbatch"
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that nothing is known of the rows."""
+        return Unknown()
 
     def gathers(self) -> int:
         """Return 0: rows are single samples again."""

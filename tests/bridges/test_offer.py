@@ -14,8 +14,8 @@ import asyncfeed as af
 
 tf = pytest.importorskip("tensorflow")
 
+from asyncfeed.axes import Unknown  # noqa: E402
 from asyncfeed.bridges.offer import Offer  # noqa: E402
-from asyncfeed.bridges.shapes import Nothing  # noqa: E402
 from asyncfeed.bridges.tf_layout import Layout, infer  # noqa: E402
 from asyncfeed.bridges.tf_queues import enqueue, to_queue_runner  # noqa: E402
 
@@ -112,7 +112,7 @@ def test_a_misfit_is_reported_by_the_method_that_was_called(item: Any) -> None:
 def test_what_no_tensor_can_be_made_of_is_reported_by_the_method_that_was_called(item: Any) -> None:
     for method in ("to_tf", "to_keras"):
         with pytest.raises(af.PipelineError, match=f"^{method}: "):
-            infer(item, Nothing(), method)
+            infer(item, Unknown(), method)
 
 
 @pytest.mark.parametrize(

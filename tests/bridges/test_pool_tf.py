@@ -10,7 +10,7 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.bridges.tf_layout import Layout
-from asyncfeed.stages.pool import LEAST, Pool
+from asyncfeed.stacking.pool import LEAST, Pool
 
 tf = pytest.importorskip("tensorflow")
 

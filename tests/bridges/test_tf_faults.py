@@ -19,7 +19,7 @@ tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
 import asyncfeed as af  # noqa: E402
-from asyncfeed.stages.aligned import aligned_empty  # noqa: E402
+from asyncfeed.stacking.aligned import aligned_empty  # noqa: E402
 
 v1 = tf.compat.v1
 X = np.arange(20, dtype=np.float32).reshape(20, 1)

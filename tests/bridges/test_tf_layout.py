@@ -12,9 +12,9 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import asyncfeed as af  # noqa: E402
-from asyncfeed.bridges.shapes import Nothing  # noqa: E402
+from asyncfeed.axes import Unknown  # noqa: E402
 from asyncfeed.bridges.tf_layout import Layout, infer, shareable  # noqa: E402
-from asyncfeed.stages.aligned import aligned_empty  # noqa: E402
+from asyncfeed.stacking.aligned import aligned_empty  # noqa: E402
 
 
 class Pair(NamedTuple):
@@ -106,7 +106,7 @@ def test_none_stays_none() -> None:
 
 
 def test_a_mapping_becomes_a_dict() -> None:
-    assert type(infer(defaultdict(int, a=1), Nothing())) is dict
+    assert type(infer(defaultdict(int, a=1), Unknown())) is dict
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ tf = pytest.importorskip("tensorflow")
 import ml_dtypes  # noqa: E402 - comes with TensorFlow
 
 import asyncfeed as af  # noqa: E402
+from asyncfeed.axes import Unknown  # noqa: E402
 from asyncfeed.bridges import tf_bridge, tf_crossing  # noqa: E402
-from asyncfeed.bridges.shapes import Nothing  # noqa: E402
 from asyncfeed.bridges.tf_layout import Layout, infer  # noqa: E402
-from asyncfeed.stages.aligned import aligned_empty  # noqa: E402
+from asyncfeed.stacking.aligned import aligned_empty  # noqa: E402
 
 Pair = namedtuple("Pair", "x y")  # noqa: PYI024 - the plain kind is what is tested
 COUNT = 5
@@ -62,7 +62,7 @@ def values(tensors: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("kind", ALIKE)
 def test_a_group_has_the_tensors_of_its_items(kind: str) -> None:
     items = [ALIKE[kind](number) for number in range(COUNT)]
-    layout = Layout(infer(items[0], Nothing()))
+    layout = Layout(infer(items[0], Unknown()))
     stacked = layout.stacked(items)
     assert stacked is not None
     assert [tensor.dtype for tensor in stacked] == [spec.dtype for spec in layout.specs]
@@ -73,7 +73,7 @@ def test_a_group_has_the_tensors_of_its_items(kind: str) -> None:
 @pytest.mark.parametrize("kind", OTHERS)
 def test_what_is_not_alike_or_not_plain_crosses_one_by_one(kind: str) -> None:
     items = [OTHERS[kind](number) for number in range(COUNT)]
-    assert Layout(infer(items[0], Nothing())).stacked(items) is None
+    assert Layout(infer(items[0], Unknown())).stacked(items) is None
 
 
 @pytest.mark.parametrize("kind", [*ALIKE, *OTHERS])

@@ -31,7 +31,7 @@ from asyncfeed.engine.run import Run
 from asyncfeed.engine.shared import Arena, Failed, RemoteTraceback
 from asyncfeed.engine.threads import Lane, Threads
 from asyncfeed.engine.tuner import Tuner
-from asyncfeed.stages.base import Work
+from asyncfeed.stages.steps import Work
 
 __all__ = [
     "ASKED", "DROPPED", "ENDLESS", "EXIT", "NEITHER", "READY", "Arena", "Budget", "Crew", "EpochCounter",

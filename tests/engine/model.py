@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.randomness import stage_seed
-from asyncfeed.stages.generator import generator_at
-from asyncfeed.stages.permutation import Permutation
+from asyncfeed.randomness.generator import generator_at
+from asyncfeed.randomness.permutation import Permutation
 from asyncfeed.stages.shuffle import BufferShuffle
 from tests.engine.inside import ENDLESS
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.stages.base import END, NO_MARK, Span
+from asyncfeed.stages.steps import END, NO_MARK, Span
 from tests.engine.inside import Budget, Outlet
 
 SPANS = st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=12)

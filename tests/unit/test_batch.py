@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Work
+from asyncfeed.stacking.collate import collate
 from asyncfeed.stages.batch import Batch, Group
-from asyncfeed.stages.collate import collate
 from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.steps import Work
 from asyncfeed.stages.take import Take
 from asyncfeed.stages.unbatch import INLINE, Unbatch, split
 

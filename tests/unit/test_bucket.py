@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Work
 from asyncfeed.stages.bucket import Bucket, GroupByLength
 from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.steps import Work
 from asyncfeed.stages.take import Skip
 
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from asyncfeed.stages.aligned import aligned_empty
-from asyncfeed.stages.collate import INLINE, Collate, collate
+from asyncfeed.stacking.aligned import aligned_empty
+from asyncfeed.stacking.collate import INLINE, collate
+from asyncfeed.stages.collating import Collate
 from asyncfeed.stages.pad import Pad
 from asyncfeed.trees import flatten
 

@@ -7,7 +7,7 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.stages.base import END
+from asyncfeed.stages.steps import END
 from tests.engine.inside import ENDLESS, EpochCounter
 
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.stages.base import Work
-from asyncfeed.stages.collate import Collate, collate
+from asyncfeed.stacking.collate import collate
+from asyncfeed.stages.collating import Collate
 from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.steps import Work
 from asyncfeed.stages.unbatch import few, split
 
 

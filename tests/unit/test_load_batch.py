@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
-from asyncfeed.stages.base import MemberError
 from asyncfeed.stages.load_batch import LoadBatch
 from asyncfeed.stages.read_rows import Surprise
+from asyncfeed.stages.steps import MemberError
 from asyncfeed.testing import Leaks
 from tests.engine.inside import as_run, place_of_batch
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncfeed.errors import PipelineError
+from asyncfeed.randomness.generator import generator_at
 from asyncfeed.stages.filter import Filter
 from asyncfeed.stages.flat_map import FlatMap
-from asyncfeed.stages.generator import generator_at
 from asyncfeed.stages.map import Map
 
 Stage = type[Map] | type[Filter] | type[FlatMap]

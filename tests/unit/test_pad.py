@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Work
-from asyncfeed.stages.collate import collate
+from asyncfeed.stacking.collate import collate
 from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.steps import Work
 
 
 def name(member: int) -> str:

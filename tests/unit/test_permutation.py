@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.stages.permutation import LIMIT, SMALL, Permutation
+from asyncfeed.randomness.permutation import LIMIT, SMALL, Permutation
 
 
 def places(*numbers: int) -> np.ndarray:

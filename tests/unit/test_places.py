@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.base import Algorithm, Node, Reading
+from asyncfeed.places import join, shift
+from asyncfeed.stages.base import Node
 from asyncfeed.stages.enumerate import Enumerate
-from asyncfeed.stages.places import join, shift
 from asyncfeed.stages.repeat import Repeat
+from asyncfeed.stages.steps import Algorithm, Passes, Reading
 from asyncfeed.stages.take import Skip, Take
 
 
@@ -145,7 +146,7 @@ def test_a_repeat_without_a_count_has_no_end() -> None:
     """It has no length and no places: the source repeats."""
     assert Repeat().index(Numbers(3)) is None
     assert Repeat().length(3) is None
-    assert Repeat().steps() == ()
+    assert Repeat().steps() == [Passes(None)]
     assert str(Repeat()) == "repeat()"
     assert str(Repeat(2)) == "repeat(2)"
 

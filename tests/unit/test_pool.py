@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
-from asyncfeed.stages import pool as module
-from asyncfeed.stages.pool import IDLE_SECONDS, LEAST, MAX_IDLE_BYTES, SHARE, SHARED, Pool
+from asyncfeed.stacking import pool as module
+from asyncfeed.stacking.pool import IDLE_SECONDS, LEAST, MAX_IDLE_BYTES, SHARE, SHARED, Pool
 
 F4 = np.dtype("f4")
 SIZE = LEAST // 4

@@ -9,7 +9,7 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.randomness import mix, stage_seed
-from asyncfeed.stages.generator import generator_at
+from asyncfeed.randomness.generator import generator_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.permutation import Permutation
+from asyncfeed.randomness.permutation import Permutation
 from asyncfeed.stages.shuffle import BLOCK, BufferShuffle, Permuted, Shuffle
 
 

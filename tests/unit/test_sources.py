@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
-from asyncfeed.stages.base import Indexed
+from asyncfeed.stages.steps import Indexed
 
 few = settings(max_examples=100, suppress_health_check=list(HealthCheck))
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.stages.collate import collate
+from asyncfeed.stacking.collate import collate
 from asyncfeed.trees import flatten, leaf_name, map_leaves, same, size_of, total_size, unflatten
 
 

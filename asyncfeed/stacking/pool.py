@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from asyncfeed.stages.aligned import aligned_empty
+from asyncfeed.stacking.aligned import aligned_empty
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,25 +7,20 @@ that names the two samples and what to do. Tensors of other libraries are stacke
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from asyncfeed.errors import PipelineError
-from asyncfeed.stages.aligned import aligned_empty
-from asyncfeed.stages.base import Node, Place, Work
-from asyncfeed.stages.foreign import to_known
-from asyncfeed.stages.policy import check_fn, is_async
-from asyncfeed.stages.pool import Pool, shared_pool
-from asyncfeed.trees import LEAVES, Spec, Tree, flatten, leaf_name, size_of, total_size, unflatten
+from asyncfeed.stacking.aligned import aligned_empty
+from asyncfeed.stacking.foreign import to_known
+from asyncfeed.trees import LEAVES, Spec, Tree, flatten, leaf_name, unflatten
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from asyncfeed.stages.aligned import Empty
+    from asyncfeed.stacking.aligned import Empty
 
 Name = Callable[[int], str]
 """Says what the sample of this number is called."""
@@ -260,61 +255,3 @@ def _dtype_of(leaf: Any) -> np.dtype[Any]:
 def _show(leaf: Any) -> str:
     dtype = _dtype_of(leaf)
     return f"dtype {dtype}" if dtype != OBJECT else f"an object of type {type(leaf).__name__}"
-
-
-@dataclass(frozen=True, slots=True)
-class Collate:
-    """Makes a batch of a list of samples, as the function of a `Work`."""
-
-    pad: Padding | None = None
-    made_by: Node | None = None
-    """The stage that called the user's function, for messages."""
-    pool: Pool = field(default_factory=shared_pool, compare=False)
-
-    def work(self) -> Work:
-        """Return the work: on a thread, or on the loop where there is little to copy."""
-        return Work(self, "thread", placed=True, inline=self.fits, cost=self.size_of)
-
-    def __call__(self, samples: list[Tree], place: Place) -> Tree:
-        """Return the batch; messages name its members as `place` does."""
-        return collate(samples, place.name, self.pad, self.pool.empty, self.made_by)
-
-    def size_of(self, samples: list[Tree]) -> int:
-        """Return how many bytes the batch needs: about that where it is padded."""
-        if self.pad is None:
-            return total_size(samples)
-        return len(samples) * max(self.pad.size_of(samples[0]), *map(size_of, samples))
-
-    def fits(self, samples: list[Tree]) -> bool:
-        """Return whether the loop may do this batch: one of little to copy, and no code but ours to call."""
-        # A tensor of another library, or an array in a file, may take long to become an array in memory.
-        return self.size_of(samples) <= INLINE and LEAVES.issuperset(map(type, flatten(samples[0])[0]))
-
-
-def collating(
-    function: Callable[[list[Any]], Any] | None, pad: Padding | None = None, made_by: Node | None = None
-) -> Work:
-    """Return the work that makes a batch of each list of samples: by the user's function if there is one."""
-    if function is None:
-        return Collate(pad, made_by).work()
-    return Work(function, "thread", cost=total_size)
-
-
-def check_collate(stage: str, function: object) -> None:
-    """Raise if `function` cannot make a batch of a list of samples."""
-    if function is None:
-        return
-    check_fn(stage, function)
-    if is_async(function):  # type: ignore[arg-type] # it is callable
-        raise PipelineError(
-            f"{stage}: collate must be a sync function of a list of samples, which runs on a thread, not "
-            f"{function!r}; await before, with .map()"
-        )
-
-
-def refuse_pad(stage: str) -> PipelineError:
-    """Return the error for a `pad` after a batch that the user's function makes."""
-    return PipelineError(
-        f"pad: {stage}(collate=...) makes the batches, and pad cannot look into it: pad in that function, or give "
-        f"each sample its size before, as in .pad(to=512).{stage}(...)"
-    )

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.bridges.shapes import open_shape, rule_of
+from asyncfeed.axes import open_shape
 from asyncfeed.stages.bucket import Bucket
+from asyncfeed.stages.together import axes_of
 
 IMAGES = af.items([np.zeros((8, 6))] * 10)
 ROWS = af.arrays(np.zeros((10, 8, 6)))
@@ -73,4 +74,4 @@ def double(x: Any) -> Any:  # noqa: ANN401
 def test_the_axes_that_may_vary_are_open(
     pipeline: af.Pipeline[Any], shape: tuple[int, ...], expected: tuple[int | None, ...]
 ) -> None:
-    assert open_shape(rule_of(pipeline), shape) == expected
+    assert open_shape(axes_of(pipeline.source, pipeline.stages), shape) == expected

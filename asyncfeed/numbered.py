@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from mmap import mmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncfeed.stages.base import Reading
+if TYPE_CHECKING:
+    from asyncfeed.stages.steps import Reading
 
 QUICK = frozenset({list.__getitem__, tuple.__getitem__, range.__getitem__})
 """What `[number]` is in Python's own sequences: it never waits and never fails."""
+KERAS = frozenset({"keras", "tensorflow", "tf_keras"})
+"""The packages whose `PyDataset` or `Sequence` a dataset may be made from."""
 
 
 class Numbered:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import Generator, Philox
 from numpy.random.bit_generator import ISeedSequence
 
 from asyncfeed.randomness import WORD
-from asyncfeed.stages.base import Place
+
+if TYPE_CHECKING:
+    from asyncfeed.stages.steps import Place
 
 
 def generator_at(seed: int, epoch: int, ordinal: Any) -> Generator:

@@ -1,0 +1,108 @@
+"""Which axes of the arrays that a pipeline delivers have one size in all items.
+
+A framework asks for shapes before it has seen the data. The first item tells the sizes, and the description which
+of them hold for every item; the others are left open. In a batch the samples' axes hold unless something pads, and
+the first axis only where no batch can be smaller. Of items that are no batches only the number of axes holds,
+because nothing has compared them.
+
+Each stage declares what it does to this: see `Node.axes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Axes(Protocol):
+    """Says which axes hold."""
+
+    def holds(self, ndim: int) -> tuple[bool, ...]:
+        """Return for each axis of an array of so many whether its size is the same in all items."""
+        ...
+
+    def mapped(self) -> Axes:
+        """Return the rule for what a function of the user's makes of the items."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """No axis holds."""
+
+    def holds(self, ndim: int) -> tuple[bool, ...]:
+        """Return no for all."""
+        return (False,) * ndim
+
+    def mapped(self) -> Axes:
+        """Return the same: a function makes nothing certain."""
+        return self
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """All axes hold: rows of one array, or samples that were stacked."""
+
+    def holds(self, ndim: int) -> tuple[bool, ...]:
+        """Return yes for all."""
+        return (True,) * ndim
+
+    def mapped(self) -> Axes:
+        """Return nothing: a function may crop each row otherwise."""
+        return Unknown()
+
+
+@dataclass(frozen=True)
+class PaddedTo:
+    """The axes hold that were padded to a given size."""
+
+    to: tuple[int | None, ...]
+
+    def holds(self, ndim: int) -> tuple[bool, ...]:
+        """Return yes where a size was given."""
+        return tuple(axis < len(self.to) and self.to[axis] is not None for axis in range(ndim))
+
+    def mapped(self) -> Axes:
+        """Return nothing: a function may exchange the axes."""
+        return Unknown()
+
+
+@dataclass(frozen=True)
+class Batched:
+    """The samples' axes after the axis of the batch, which holds where all batches are `whole`."""
+
+    whole: bool
+    sample: Axes
+
+    def holds(self, ndim: int) -> tuple[bool, ...]:
+        """Return the batch's axis, and what the sample's rule says of the others."""
+        return (self.whole, *self.sample.holds(ndim - 1)) if ndim else ()
+
+    def mapped(self) -> Axes:
+        """Return the same for equal samples: a function of equal batches makes equal batches."""
+        return self if self.sample == Fixed() else Batched(self.whole, Unknown())
+
+
+@dataclass(frozen=True)
+class AllOf:
+    """What holds by all of several rules."""
+
+    rules: tuple[Axes, ...]
+
+    def holds(self, ndim: int) -> tuple[bool, ...]:
+        """Return yes where all rules do."""
+        return tuple(map(all, zip(*(rule.holds(ndim) for rule in self.rules), strict=True)))
+
+    def mapped(self) -> Axes:
+        """Return what holds by all rules afterwards."""
+        return AllOf(tuple(rule.mapped() for rule in self.rules))
+
+
+def open_shape(rule: Axes, shape: Sequence[int]) -> tuple[int | None, ...]:
+    """Return the shape of an array in the first item, with None for the axes that need not hold.
+
+    >>> open_shape(Batched(False, Fixed()), (32, 8, 8))
+    (None, 8, 8)
+    """
+    return tuple(size if held else None for size, held in zip(shape, rule.holds(len(shape)), strict=True))

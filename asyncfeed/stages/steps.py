@@ -1,0 +1,243 @@
+"""How a stage runs: by number, or as steps over a stream. All that an engine has to know."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from asyncfeed.errors import Failure
+from asyncfeed.stats import SlowPaths
+
+NO_MARK = -1
+"""The `mark` of a span after which no epoch ends."""
+END = sys.maxsize
+"""The `mark` of the last span of a stream: every stage flushes at it."""
+
+
+Concurrency = int | Literal["auto"]
+OnError = Literal["raise", "skip"]
+
+
+class Span:
+    """A run of items that moves through the pipeline together, with what happens after them.
+
+    `ordinals` has one entry for each item: its place in the stream of its source. It is a `range` where
+    places follow each other, which costs nothing. `mark` is the level of the epoch that ends after these
+    items (`NO_MARK`: none, `END`: the stream). `failure` says that the stream broke after these items.
+    `nbytes` is what the items are charged with in the run's memory budget.
+    """
+
+    __slots__ = ("failure", "items", "mark", "nbytes", "ordinals")
+
+    def __init__(
+        self,
+        items: list[Any],
+        ordinals: Sequence[Any],
+        mark: int = NO_MARK,
+        failure: Failure | None = None,
+        nbytes: int = 0,
+    ) -> None:
+        self.items = items
+        self.ordinals = ordinals
+        self.mark = mark
+        self.failure = failure
+        self.nbytes = nbytes
+
+    @property
+    def last(self) -> bool:
+        """Whether nothing comes after this span."""
+        return self.mark == END or self.failure is not None
+
+    def split(self, size: int) -> Span:
+        """Keep the first `size` items; return the rest, with its part of the bytes and what happens after it."""
+        nbytes = self.nbytes * (len(self.items) - size) // len(self.items)
+        rest = Span(self.items[size:], self.ordinals[size:], self.mark, self.failure, nbytes)
+        del self.items[size:]
+        self.ordinals = self.ordinals[:size]
+        self.mark, self.failure = NO_MARK, None
+        self.nbytes -= nbytes
+        return rest
+
+
+class Algorithm:
+    """Regroups a stream, without IO: items in, items out, in the order of arrival.
+
+    `push` and `flush` return the items that are ready and, for each of them, its ordinal. `flush` is called
+    where an epoch ends that the stage can see; afterwards the algorithm is as new. `done` turns true when
+    the stage wants nothing more of this epoch (`take`), and `flush` resets it.
+    """
+
+    done = False
+
+    @property
+    def held(self) -> int:
+        """How many of the items pushed it still holds."""
+        return 0
+
+    def begin(self, epoch: int) -> None:
+        """Note that the epoch that comes has this number; called before the first item and after each `flush`."""
+
+    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Take items in, return those that are ready."""
+        raise NotImplementedError
+
+    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+        """Return what is left at the end of an epoch, and start anew."""
+        return [], ()
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs to go on from here, as plain data."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the items of a source are read if `pick` calls the user's code: as the options of `map` say."""
+
+    concurrency: Concurrency = "auto"
+    on_error: OnError = "raise"
+    skip_limit: float | None = None
+
+
+class Indexed(Protocol):
+    """Items that can be reached by number: what a sized source and the stages that rearrange it amount to.
+
+    `pick(epoch, places)` returns the items at these places of the given epoch, in this order; a run of places
+    that follow each other comes as a `range`. It must not block. If it calls the user's code, `on_thread` says
+    how: the engine then calls `pick` on threads, for one place at a time (see `stages/fetch.py`).
+    """
+
+    @property
+    def on_thread(self) -> Reading | None:
+        """How the user's code is called, if picking calls it."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        """Return the items at these places of this epoch."""
+        ...
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return what the item at this place of this epoch is called."""
+        ...
+
+
+class Place(Protocol):
+    """Where an item stands, for functions that ask for it."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the item, counted from 0."""
+        ...
+
+    @property
+    def ordinal(self) -> Any:
+        """The place of the item in its epoch."""
+        ...
+
+    def name(self, member: int | None = None) -> str:
+        """Return what the item is called or, for a batch, what its `member` is called."""
+        ...
+
+
+class MemberError(Exception):
+    """One member of a group failed, in a function that is called with a whole group; never seen by users."""
+
+    def __init__(self, member: int, stage: str, error: BaseException) -> None:
+        super().__init__(member, stage, error)
+        self.member = member
+        self.stage = stage
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How to call a function for each item of a stream.
+
+    `kind` is "async" (awaited on the loop), "thread" (called on a thread, several items per hop) or "process" (the
+    same in another process, for shape "map" only; the function and what it takes and returns can be pickled).
+    `shape` says what becomes of the result: "map" puts it in the item's place, "filter" keeps the item where
+    it is true, "flat" puts the elements of the returned iterable (or async iterable) in its place.
+    """
+
+    fn: Callable[..., Any]
+    kind: Literal["async", "thread", "process"]
+    shape: Literal["map", "filter", "flat"] = "map"
+    placed: bool = False
+    """Whether the function takes the item's `Place` as a second argument."""
+    concurrency: Concurrency = "auto"
+    ordered: bool = True
+    on_error: OnError = "raise"
+    skip_limit: float = 0
+    cost: Callable[[Any], int | None] | None = None
+    """How many bytes the result will need, where that is known from the item; None if only `measure` knows it."""
+    measure: Callable[[Any], int] | None = None
+    """The same, found out by looking at files: it may block, and never raises. For kind "thread"."""
+    packed: bool = False
+    """Whether what `cost` says may be far too little, so that `measure` is asked as long as they differ."""
+    inline: Callable[[Any], bool] | None = None
+    """Whether this item is so small that the loop itself may do it; only for functions of our own."""
+    slow_paths: SlowPaths | None = None
+    """Counts the calls that took a slower way; only for functions of our own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Lets so many items wait, ready for the next step; after the last stage, for the consumer."""
+
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Begins everything before it anew, `count` times, or for ever if that is None. The source marks the ends."""
+
+    count: int | None
+
+
+Step = Algorithm | Work | Queue | Passes
+
+
+class Choice(Protocol):
+    """Says from which input of a merge the next items come, without IO."""
+
+    def begin(self, epoch: int) -> None:
+        """Note that the epoch that comes has this number."""
+        ...
+
+    def next(self) -> tuple[int, int] | None:
+        """Return an input and how many of its items come next at most; None if the epoch ends here."""
+        ...
+
+    def took(self, count: int) -> None:
+        """Note that so many of these items came."""
+        ...
+
+    def ended(self) -> None:
+        """Note that the input that `next` named has no more items in this epoch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Zipping:
+    """One item of each input at a time, as a tuple; `strict` says that none may have more than the others."""
+
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Picking:
+    """Items of the inputs as a `Choice` says; `choose` makes one for a run."""
+
+    choose: Callable[[], Choice]
+
+
+def leaves_out(indexed: Indexed) -> bool:
+    """Return whether items that cannot be read are left out, so that a place is not the number of an item."""
+    return indexed.on_thread is not None and indexed.on_thread.on_error == "skip"

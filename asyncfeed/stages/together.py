@@ -1,0 +1,69 @@
+"""What the source and the stages of a description amount to together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncfeed.axes import Axes, Unknown
+from asyncfeed.stages.base import Node, Source
+from asyncfeed.stages.fetch import Fetch, Places
+from asyncfeed.stages.steps import Indexed
+
+
+def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tuple[Indexed | None, Sequence[Node]]:
+    """Return what can be reached by number of a description, and the stages that are left for a stream.
+
+    Stages next to the source that only rearrange places are worked into them, so that skipping, shuffling and
+    resuming cost nothing. A `repeat` stays in the stream, where it marks epochs, unless a shuffle after it
+    needs all of it by number, or the `whole` is an input of another pipeline, which does not see its epochs.
+    """
+    indexed = source.indexed()
+    if indexed is None:
+        return None, stages
+    exact = [place for place, node in enumerate(stages) if node.exact]
+    needed = exact[-1] if exact else -1
+    for place, node in enumerate(stages):
+        if node.begins_epochs and place > needed and not whole:
+            return indexed, stages[place:]
+        rearranged = node.index(indexed)
+        if rearranged is None:
+            return indexed, stages[place:]
+        indexed = rearranged
+    return indexed, ()
+
+
+def reached(source: Source, stages: Sequence[Node]) -> tuple[Indexed | None, int, list[Node]]:
+    """Return what `fold` does, how many stages it has worked in, and what is left as an engine runs it.
+
+    If picking calls the user's code, the numbers of the places are picked instead, and one more stage reads them.
+    """
+    indexed, rest = fold(source, stages)
+    folded = len(stages) - len(rest)
+    if indexed is None or indexed.on_thread is None:
+        return indexed, folded, list(rest)
+    fetch = Fetch(indexed, indexed.on_thread, str(source))
+    return Places(indexed), folded, fetch.put(rest)
+
+
+def axes_of(source: Source, stages: Sequence[Node]) -> Axes:
+    """Return which axes have one size in all items that a description delivers."""
+    nodes: list[Node] = [source]
+    known = [source.axes(Unknown(), endless=False)]
+    ends = [source.has_no_end]
+    for node in stages:
+        merged = nodes[-1].absorb(node)
+        if merged is not None:
+            for each in (nodes, known, ends):
+                each.pop()
+        nodes.append(merged or node)
+        known.append(nodes[-1].axes(known[-1], endless=ends[-1]))
+        ends.append(nodes[-1].endless(upstream=ends[-1]))
+    return known[-1]
+
+
+def is_endless(source: Source, stages: Sequence[Node]) -> bool:
+    """Return whether a run over a description is known to have no end."""
+    endless = source.has_no_end
+    for node in stages:
+        endless = node.endless(upstream=endless)
+    return endless
