@@ -219,4 +219,4 @@ class Source(Node):
 def random_stages(source: Source, stages: Sequence[Node]) -> int:
     """Return how many stages that draw random numbers an item of a description has passed at most."""
     before = max((random_stages(each.source, each.stages) for each in source.inputs), default=0)
-    return before + sum(node.is_random for node in stages)
+    return before + source.is_random + sum(node.is_random for node in stages)

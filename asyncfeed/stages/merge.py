@@ -27,7 +27,7 @@ class Zip(Source):
     method: ClassVar[str] = "zip"
 
     def __post_init__(self) -> None:
-        _check("zip", self.pipelines)
+        check_inputs("zip", self.pipelines)
         inputs = [pipeline.indexed() for pipeline in self.pipelines]
         readings = [each.on_thread for each in inputs if each is not None and each.on_thread is not None]
         if len({(each.on_error, each.skip_limit) for each in readings}) > 1:
@@ -84,7 +84,7 @@ class Zipped:
 
     def __init__(self, inputs: Sequence[Indexed]) -> None:
         self._inputs = inputs
-        self.on_thread = _together(inputs)
+        self.on_thread = read_together(inputs)
 
     def __len__(self) -> int:
         return min(map(len, self._inputs))
@@ -107,7 +107,7 @@ class Concat(Source):
     method: ClassVar[str] = "concat"
 
     def __post_init__(self) -> None:
-        _check("concat", self.pipelines)
+        check_inputs("concat", self.pipelines)
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -175,7 +175,7 @@ class Concatenated:
     def __init__(self, inputs: Sequence[Indexed]) -> None:
         self._inputs = inputs
         self._ends = list(accumulate(map(len, inputs)))
-        self.on_thread = _together(inputs)
+        self.on_thread = read_together(inputs)
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -208,7 +208,7 @@ class Concatenated:
         return self._inputs[which].key(epoch, offset)
 
 
-def _together(inputs: Sequence[Indexed]) -> Reading | None:
+def read_together(inputs: Sequence[Indexed]) -> Reading | None:
     """Return how the items of several inputs are read: as few at a time as any of them allows."""
     readings = [each.on_thread for each in inputs if each.on_thread is not None]
     if not readings:
@@ -217,7 +217,8 @@ def _together(inputs: Sequence[Indexed]) -> Reading | None:
     return replace(readings[0], concurrency=min(limits, default="auto"))
 
 
-def _check(stage: str, pipelines: tuple[Any, ...]) -> None:
+def check_inputs(stage: str, pipelines: tuple[Any, ...]) -> None:
+    """Raise where these are no pipelines, or none."""
     if not pipelines:
         raise PipelineError(f"{stage}: give at least one pipeline")
     for each in pipelines:
