@@ -29,6 +29,7 @@ from asyncfeed.stages.split import split_stages
 from asyncfeed.stages.steps import Concurrency, OnError
 from asyncfeed.stages.take import Skip, Take
 from asyncfeed.stages.unbatch import Unbatch
+from asyncfeed.stages.window import Window
 
 if TYPE_CHECKING:
     import numpy as np
@@ -392,6 +393,22 @@ class Pipeline(Outputs, Running[T_co]):
         return self.then(
             Bucket(tuple(boundaries), sizes, length_of=length_of, drop_remainder=drop_remainder, collate=collate)
         )
+
+    def window(self, size: int, *, stride: int = 1, drop_remainder: bool = True) -> Pipeline[Any]:
+        """Stack each `size` samples that follow each other, a window every `stride` samples, as arrays.
+
+        As TensorFlow's `window(size, shift=stride)` with each window batched: see `batch` for what samples may be.
+        Windows never reach across epochs. With `drop_remainder=False` those at the end of an epoch are shorter.
+
+        Order: if the samples are in memory and can be reached by number, the windows can: an exact `shuffle` may
+        follow. A `split` must come before, or the parts would share samples. Memory: each window is a new array,
+        so all of them need about `size / stride` times as much as the samples.
+
+        >>> import asyncfeed as af
+        >>> [window.tolist() for window in af.items(range(5)).window(3, stride=2)]
+        [[0, 1, 2], [2, 3, 4]]
+        """
+        return self.then(Window(size, stride=stride, drop_remainder=drop_remainder))
 
     def unbatch(self) -> Pipeline[Any]:
         """Take batches apart along their first axis; the rows are views.

@@ -17,7 +17,7 @@ threadsafe threadsafe_generator
 
 METHODS = """
 arrays batch bucket concat enqueue enumerate epochs explain filter flat_map indexed load map open pad prefetch repeat shuffle size skip
-source split stages take then to_keras to_queue_runner to_tf unbatch
+source split stages take then to_keras to_queue_runner to_tf unbatch window
 """.split()
 
 

@@ -281,6 +281,14 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
             lambda k: af.concat(af.items([-2, -1]), numbers.map(raises_later(error), concurrency=k), numbers),
             [-2, -1, *before], "map(", *here,
         ),  # fmt: skip
+        "window": Kind(
+            lambda _: af.items(lambda: iter(ragged)).window(2).map(len), [2] * (BAD - 1), "window(",
+            f"batch of number {BAD - 1} to number {BAD}", [BAD - 1, BAD],
+        ),  # fmt: skip
+        "window by number": Kind(
+            lambda _: af.items(ragged).window(2).map(len), [2] * (BAD - 1), "items(",
+            f"window of number {BAD - 1} to number {BAD}", BAD - 1,
+        ),  # fmt: skip
         "unbatch": Kind(
             lambda k: numbers.batch(4).unbatch().map(lambda x: raises(error)(int(x)), concurrency=k),
             before, "map(", f"batch of number 16 to number 19[{BAD - 16}]", None,

@@ -100,6 +100,16 @@ def test_zip_and_concat(tf: Any, a: int, b: int, times: int) -> None:
     same(list(ours), [int(x) for x in theirs])
 
 
+@few
+@given(n=st.integers(0, 20), size=st.integers(1, 5), stride=st.integers(1, 5), drop=st.booleans())
+def test_window_is_window_and_batch(tf: Any, n: int, size: int, stride: int, drop: bool) -> None:
+    """Their `shift` is our `stride`."""
+    theirs = tf.data.Dataset.range(n).window(size, shift=stride, drop_remainder=drop)
+    theirs = theirs.flat_map(lambda window: window.batch(size))
+    ours = af.items(range(n)).window(size, stride=stride, drop_remainder=drop)
+    same(list(ours), [np.asarray(each) for each in theirs])
+
+
 def test_a_shuffle_buffer_displaces_as_tf_data_does(tf: Any) -> None:
     """No item comes earlier than the buffer allows, and every item comes once."""
     n, buffer = 500, 32

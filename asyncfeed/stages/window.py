@@ -1,0 +1,140 @@
+"""Window: overlapping runs of samples as arrays, for time series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from asyncfeed.axes import Axes, Batched, Fixed
+from asyncfeed.places import join
+from asyncfeed.stacking.collate import collate
+from asyncfeed.stages.base import Node, Source, check_count
+from asyncfeed.stages.collating import collating, maker
+from asyncfeed.stages.steps import Algorithm, Indexed, Reading, Step
+
+
+@dataclass(frozen=True)
+class Window(Node):
+    """Stacks each `size` samples that follow each other; a window begins every `stride` samples."""
+
+    size: int
+    stride: int = 1
+    drop_remainder: bool = True
+
+    method: ClassVar[str] = "window"
+    positional: ClassVar[tuple[str, ...]] = ("size",)
+    makes_items: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count("window", "size", self.size, 1)
+        check_count("window", "stride", self.stride, 1)
+
+    def after(self, source: Source, stages: Sequence[Node]) -> Node:
+        """Return this stage; raise if its samples are unread files."""
+        maker(self, source, stages)
+        return self
+
+    def index(self, upstream: Indexed) -> Indexed | None:
+        """Return the windows by number; None if your code reads the samples: each would be read `size` times."""
+        return Windowed(upstream, self) if upstream.on_thread is None else None
+
+    def steps(self) -> Sequence[Step]:
+        """Return the grouping, and the stacking of each group."""
+        return [Windows(self.size, self.stride, self.drop_remainder), collating(None)]
+
+    def gathers(self) -> int:
+        """Return how many samples make a window."""
+        return self.size
+
+    def length(self, upstream: int) -> int:
+        """Return the number of windows."""
+        if self.drop_remainder:
+            return max(0, (upstream - self.size) // self.stride + 1)
+        return -(-upstream // self.stride)
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return the axis of the window, and those of the samples."""
+        # A window of several has compared them; one alone says nothing of the next.
+        alike = self.size > 1 and not isinstance(upstream, Batched)
+        return Batched(self.drop_remainder or endless, Fixed() if alike else upstream)
+
+
+class Windowed:
+    """The windows over upstream by number: a window is stacked on a thread when it is asked for."""
+
+    def __init__(self, upstream: Indexed, window: Window) -> None:
+        self.on_thread = Reading()
+        self._upstream = upstream
+        self._window = window
+        self._length = window.length(len(upstream))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        """Return the windows at these places."""
+        return [self._stack(epoch, place * self._window.stride) for place in places]
+
+    def _stack(self, epoch: int, start: int) -> Any:
+        run = range(start, min(start + self._window.size, len(self._upstream)))
+        name = partial(self._name, epoch, start)
+        return collate(self._upstream.pick(epoch, run), name)
+
+    def _name(self, epoch: int, start: int, member: int) -> str:
+        return self._upstream.key(epoch, start + member)
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return what the samples of this window are called."""
+        start = place * self._window.stride
+        last = min(start + self._window.size, len(self._upstream)) - 1
+        return f"window of {self._upstream.key(epoch, start)} to {self._upstream.key(epoch, last)}"
+
+
+class Windows(Algorithm):
+    """Cuts a stream into lists that overlap; the ordinal of a list is that of each of its items."""
+
+    def __init__(self, size: int, stride: int, drop_remainder: bool) -> None:
+        self._size = size
+        self._stride = stride
+        self._drop = drop_remainder
+        self._start()
+
+    def _start(self) -> None:
+        self._items: list[Any] = []
+        self._ordinals: Sequence[Any] = ()
+        self._gap = 0
+        """How many items come before the next window begins."""
+
+    @property
+    def held(self) -> int:
+        """How many items wait for a window to be full."""
+        return len(self._items)
+
+    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Return the windows that are full."""
+        gap = min(self._gap, len(items))
+        self._gap -= gap
+        items, ordinals = self._items + items[gap:], join(self._ordinals, ordinals[gap:])
+        starts = range(0, len(items) - self._size + 1, self._stride)
+        after = len(starts) * self._stride
+        self._gap += max(0, after - len(items))
+        self._items, self._ordinals = items[after:], ordinals[after:]
+        size = self._size
+        return [items[at : at + size] for at in starts], [ordinals[at : at + size] for at in starts]
+
+    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+        """Return the windows that begin in what is left, unless these are dropped."""
+        items, ordinals = self._items, self._ordinals
+        self._start()
+        starts = range(0) if self._drop else range(0, len(items), self._stride)
+        return [items[at:] for at in starts], [ordinals[at:] for at in starts]
+
+    def state(self) -> dict[str, Any]:
+        """Return the items that wait, and how many come before the next window."""
+        return {"items": list(self._items), "ordinals": list(self._ordinals), "gap": self._gap}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._items, self._ordinals, self._gap = list(state["items"]), state["ordinals"], state["gap"]
