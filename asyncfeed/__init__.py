@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from asyncfeed.combine import concat
+from asyncfeed.combine import concat, mix
 from asyncfeed.combine import zip as zip  # noqa: A004 - `af.zip`; not in `__all__`: it would hide Python's
 from asyncfeed.errors import (
     AsyncfeedError,
@@ -64,6 +64,7 @@ __all__ = [
     "items",
     "json",
     "lines",
+    "mix",
     "npy",
     "npz",
     "pydataset",

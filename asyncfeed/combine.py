@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.stages.merge import Concat, Zip
+from asyncfeed.stages.mix import Mix, Stop
 
 T = TypeVar("T")
 
@@ -20,6 +22,30 @@ def zip(*pipelines: Pipeline[Any], strict: bool = True) -> Pipeline[tuple[Any, .
     [(1, 'A'), (2, 'B')]
     """
     return Pipeline(Zip(pipelines, strict=strict))
+
+
+def mix(
+    *pipelines: Pipeline[T], weights: Sequence[float] | None = None, seed: int = 0, stop: Stop = "all"
+) -> Pipeline[T]:
+    """Feed items of several pipelines, each from one that is drawn at random.
+
+    As TensorFlow's `sample_from_datasets`. `weights` say how often each is drawn; equally by default. With
+    `stop="all"`, one that has ended is drawn no more, and the others go on. With `stop="first"`, an epoch ends
+    where one is drawn that has ended.
+
+    Order: `seed` decides it, the same in each epoch; each input keeps its own order. If the items of all inputs
+    can be reached by number, those of the mix can, up to 67 million of them: an exact `shuffle` may follow.
+
+    Errors: an item that fails names its place in its own pipeline.
+
+    Raises:
+        PipelineError: there are not as many weights as pipelines, or none is above 0.
+
+    >>> from asyncfeed.sources import items
+    >>> list(mix(items(range(4)), items(range(10, 14)), seed=2))
+    [10, 11, 0, 12, 13, 1, 2, 3]
+    """
+    return Pipeline(Mix(pipelines, None if weights is None else tuple(weights), seed=seed, stop=stop))
 
 
 def concat(*pipelines: Pipeline[T]) -> Pipeline[T]:

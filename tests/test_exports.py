@@ -11,7 +11,7 @@ import asyncfeed as af
 
 PUBLIC = """
 AsyncfeedError ClosedError Coordinator Corrupt Decoder Epoch Epochs Failure Feed FeedStats File Pipeline PipelineError StoreError
-arrays concat files items json lines npy npz pydataset queue_dataset raw register_size table text
+arrays concat files items json lines mix npy npz pydataset queue_dataset raw register_size table text
 threadsafe threadsafe_generator
 """.split()
 

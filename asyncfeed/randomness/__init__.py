@@ -3,9 +3,10 @@
 The numbers of a stage depend on four things and on nothing else:
 
 * its `seed`;
-* its stream: how many random stages stand before it in the description. A `shuffle` and a `map(rng=True)` count.
-  Two stages with one seed therefore draw different numbers, and a stage that draws nothing changes no other. The
-  inputs of a `zip` or `concat` count from 0 each, so a pipeline delivers the same items inside a `zip` as alone;
+* its stream: how many random stages stand before it in the description. A `shuffle`, a `map(rng=True)` and a `mix`
+  count. Two stages with one seed therefore draw different numbers, and a stage that draws nothing changes no
+  other. The inputs of a `zip` or `concat` count from 0 each, so a pipeline delivers the same inside a `zip` as
+  alone;
 * the epoch: see `EpochCounter` in `engine/epochs.py`;
 * for a map, the item's ordinal in its epoch.
 
@@ -16,6 +17,7 @@ A seed and a stream make one number, the stage's own seed. Stream 0 keeps the se
 | `shuffle` | `Permutation` (a Feistel network) | stage seed, epoch |
 | `shuffle(buffer=)` | PCG64 | stage seed, epoch |
 | `map(rng=True)` | Philox | stage seed, epoch; counts from the ordinal |
+| `mix` | PCG64 | stage seed; the same in each epoch |
 | `split` | `Permutation`, or a hash of the ordinal or key | stage seed; its stream counts the splits before it |
 
 The numbers are part of every checkpoint: they never change between versions.

@@ -281,6 +281,13 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
             lambda k: af.concat(af.items([-2, -1]), numbers.map(raises_later(error), concurrency=k), numbers),
             [-2, -1, *before], "map(", *here,
         ),  # fmt: skip
+        "mix": Kind(
+            lambda k: af.mix(numbers, numbers.map(raises_later(error), concurrency=k), weights=[0, 1]),
+            before, "map(", *here,
+        ),  # fmt: skip
+        "mix of sequences": Kind(
+            lambda k: af.mix(af.items(dataset, concurrency=k), numbers, weights=[1, 0]), before, "mix(", *here
+        ),
         "window": Kind(
             lambda _: af.items(lambda: iter(ragged)).window(2).map(len), [2] * (BAD - 1), "window(",
             f"batch of number {BAD - 1} to number {BAD}", [BAD - 1, BAD],

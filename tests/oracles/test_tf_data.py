@@ -110,6 +110,30 @@ def test_window_is_window_and_batch(tf: Any, n: int, size: int, stride: int, dro
     same(list(ours), [np.asarray(each) for each in theirs])
 
 
+@few
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=3), stop=st.sampled_from(["first", "all"]),
+    by_number=st.booleans(), times=st.integers(1, 2),
+)  # fmt: skip
+def test_mix_is_choose_from_datasets(tf: Any, sizes: list[int], stop: str, by_number: bool, times: int) -> None:
+    """With the same draws: the first of all that an input without end would give, and again in each epoch."""
+    starts = [100 * which for which in range(len(sizes))]
+    ranges = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    draws = list(af.mix(*(af.items([which]).repeat() for which in range(len(sizes))), seed=5).take(300))
+    inputs = [af.items(each) if by_number else af.items(lambda each=each: iter(each)) for each in ranges]
+    theirs = tf.data.Dataset.choose_from_datasets(
+        [tf.data.Dataset.range(each.start, each.stop) for each in ranges],
+        tf.data.Dataset.from_tensor_slices(np.array(draws, np.int64)),
+        stop_on_empty_dataset=stop == "first",
+    )
+    expected = [int(each) for each in theirs.repeat(times)]
+    ours = af.mix(*inputs, seed=5, stop=stop)
+    if stop == "first" or len(sizes) == 1:
+        assert list(ours.repeat(times) if expected else ours) == expected
+    else:  # theirs skips a draw of an input that has ended, ours draws from the others with the same number
+        assert sorted(ours.repeat(times) if expected else ours) == sorted(expected)
+
+
 def test_a_shuffle_buffer_displaces_as_tf_data_does(tf: Any) -> None:
     """No item comes earlier than the buffer allows, and every item comes once."""
     n, buffer = 500, 32
