@@ -433,9 +433,9 @@ class Pipeline(Outputs, Running[T_co]):
     # -- stages of your own
 
     def then(self, node: Node) -> Pipeline[Any]:
-        """Add a stage: every method above does it this way, and so can a stage of your own.
+        """Add a stage of your own: every method above adds its stage this way.
 
-        See `docs/extending.md` for what a stage declares.
+        What a stage is made of is in `asyncfeed.stages`; `docs/extending.md` shows how.
 
         >>> import asyncfeed as af
         >>> from asyncfeed.stages.take import Take

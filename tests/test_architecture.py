@@ -39,7 +39,7 @@ LAZY_UP = {("outputs", "bridges")}
 LAZY_BESIDE = {("feed", "coordinator"), ("bridges", "coordinator")}
 
 # What of `stages` others may know: what a stage is, how it runs, and what all stages of a description say together.
-SEEN_STAGES = {"asyncfeed.stages.base", "asyncfeed.stages.steps", "asyncfeed.stages.together"}
+SEEN_STAGES = {"asyncfeed.stages", "asyncfeed.stages.base", "asyncfeed.stages.steps", "asyncfeed.stages.together"}
 KNOWS_STAGES = {"stages", "pipeline", "combine"}
 IMPORTS_ALL = {"engine/everything.py"}  # so that a run imports nothing later; it names none of them
 

@@ -1,0 +1,42 @@
+"""What a stage or a source of your own is made of: see `docs/extending.md`."""
+
+from __future__ import annotations
+
+from asyncfeed.axes import AllOf, Axes, Batched, Fixed, PaddedTo, Unknown
+from asyncfeed.stages.base import Node, Source, check_count
+from asyncfeed.stages.steps import (
+    Algorithm,
+    Choice,
+    Indexed,
+    Passes,
+    Picking,
+    Place,
+    Queue,
+    Reading,
+    Step,
+    Work,
+    Zipping,
+)
+
+__all__ = [
+    "Algorithm",
+    "AllOf",
+    "Axes",
+    "Batched",
+    "Choice",
+    "Fixed",
+    "Indexed",
+    "Node",
+    "PaddedTo",
+    "Passes",
+    "Picking",
+    "Place",
+    "Queue",
+    "Reading",
+    "Source",
+    "Step",
+    "Unknown",
+    "Work",
+    "Zipping",
+    "check_count",
+]
