@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from asyncfeed.bridges.offer import Offer
@@ -171,7 +171,11 @@ class Runs:
     def peek(self) -> list[Any]:
         """Begin the first run; return its first item, or nothing where it has none."""
         feed, items = self._offer.open()
-        first = list(islice(items, 1))
+        feed._begin()  # noqa: SLF001 - a coroutine may make a runner: see `Offer.peek`
+        try:
+            first = [next(items)]
+        except StopIteration:
+            first = []
         self._begun.append((feed, chain(first, items)))
         return first
 

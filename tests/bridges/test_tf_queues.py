@@ -207,6 +207,19 @@ def test_each_session_gets_a_run_of_its_own_and_the_next_epoch() -> None:
     assert runs == [list(pipeline.open(epoch=epoch)) for epoch in (0, 1)]
 
 
+def test_a_coroutine_may_make_a_runner() -> None:
+    """It is handed to threads; to look at the first item waits for it, as `to_tf` does."""
+
+    async def service() -> Any:
+        return af.items(range(3)).to_queue_runner(queue)
+
+    queue = integers()
+    runner = asyncio.run(service())
+    with v1.Session() as sess:
+        runner.create_threads(sess, start=True)
+        assert drain(sess, queue.dequeue()) == [0, 1, 2]
+
+
 def test_a_monitored_session_starts_the_runner() -> None:
     queue = integers()
     v1.train.add_queue_runner(af.items(range(5)).to_queue_runner(queue))
