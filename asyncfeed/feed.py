@@ -8,10 +8,11 @@ import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextvars import copy_context
 from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
-from asyncfeed.engine.coroutines import refuse_coroutine
+from asyncfeed.engine.coroutines import refuse_coroutine, report_held_up
 from asyncfeed.engine.failed import Failed
 from asyncfeed.engine.ready import get_ready, is_ready
 from asyncfeed.errors import ClosedError, Failure
@@ -35,7 +36,8 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     threads may then draw from it, and each batch goes to exactly one. `async with` (or `async for`) runs it on
     the caller's loop, where any number of tasks may draw. The first of them to be used decides. A plain `for` or
     `next` in a coroutine would block its loop, and raises `RuntimeError`; in a cell of a notebook, which blocks
-    nobody else, it works.
+    nobody else, it works. A coroutine whose threads draw writes `async with contextlib.aclosing(pipeline.open())`:
+    the end of a plain `with` waits for what is under way, and blocks the loop for as long.
 
     Order: that of the description, whoever draws. Memory: `memory_limit` bytes for everything in flight.
     Errors: a failing item raises its own exception at its place in the order, again for every later draw;
@@ -72,6 +74,8 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         self._memory_limit = memory_limit
         self._grace = grace
         self._run: Run | None = None
+        self._drawn: Run | None = None
+        """The same, once a thread has drawn from it."""
         self._driver: Driver | None = None
         self._task: asyncio.Task[None] | None = None
         self._starting = threading.Lock()
@@ -108,6 +112,11 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             raise ClosedError("this feed runs on an event loop: draw from it with `async for`, on that loop")
         return self._run
 
+    def _begin_here(self) -> Run:
+        """Do the same, and let `__next__` block this thread, as a framework's dataset does in a coroutine, too."""
+        self._drawn = run = self._begin()
+        return run
+
     async def _begin_async(self) -> Run:
         """Start on the running loop, where that has not happened."""
         loop = asyncio.get_running_loop()
@@ -121,8 +130,13 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
                 if self._tie is not None:
                     self._tie.joins(self._task)
         self._check_run(self._run)
+        if self._driver is not None:
+            raise ClosedError(
+                "this feed was begun by a plain `with`, `for` or `next`, and runs on a background thread: write "
+                "`async with` and `async for`, or draw from it on a thread"
+            )
         if self._run.loop is not loop:
-            raise ClosedError("this feed runs on another event loop or thread: draw from it there")
+            raise ClosedError("this feed runs on another event loop: draw from it there")
         return self._run
 
     def _check_open(self) -> None:
@@ -177,11 +191,11 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     def __next__(self, epoch: int | None = None) -> T_co:
         """Return the next batch, or that of an epoch; waits for it, and Ctrl-C interrupts the wait."""
-        run = self._run
-        if run is None or self._driver is None:
-            if run is None and self._stopped is None:
+        run = self._drawn
+        if run is None:
+            if self._task is None and self._stopped is None:
                 refuse_coroutine()
-            run = self._begin()
+            run = self._begin_here()
         if run.forked:
             _forked()
         try:
@@ -279,7 +293,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         if self._run is None or self._run.forked:
             return
         if self._driver is not None:
+            started = monotonic()
             self._driver.join()
+            report_held_up(monotonic() - started)
         self._run.outlet.clear()
 
     def _leave(self) -> None:

@@ -39,7 +39,7 @@ class Offer:
         """Start the first run now and return its first item; the first iteration goes on with both."""
         feed = self._open()
         self._begun.append((feed, None))
-        feed._begin()  # noqa: SLF001 - which `next` refuses in a coroutine; a framework's dataset blocks there anyhow
+        feed._begin_here()  # noqa: SLF001 - which `next` refuses in a coroutine; a framework's dataset blocks there anyhow
         try:
             first = next(feed)
         except StopIteration:

@@ -171,7 +171,7 @@ class Runs:
     def peek(self) -> list[Any]:
         """Begin the first run; return its first item, or nothing where it has none."""
         feed, items = self._offer.open()
-        feed._begin()  # noqa: SLF001 - a coroutine may make a runner: see `Offer.peek`
+        feed._begin_here()  # noqa: SLF001 - a coroutine may make a runner: see `Offer.peek`
         try:
             first = [next(items)]
         except StopIteration:

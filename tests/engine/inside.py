@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import asyncfeed as af
-from asyncfeed.engine import channel, flat, hop, plan, shared, source, work_async, worker
+from asyncfeed.engine import channel, coroutines, flat, hop, plan, shared, source, work_async, worker
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.crew import Crew
 from asyncfeed.engine.driver import EXIT, Driver
@@ -105,6 +105,13 @@ def engine_imported_in(seconds: float) -> Iterator[None]:
         mock.patch("asyncfeed.feed.is_ready", lambda: False),
         mock.patch("asyncfeed.feed.get_ready", partial(asyncio.sleep, seconds)),
     ):
+        yield
+
+
+@contextmanager
+def held_up_is_reported_after(seconds: float) -> Iterator[None]:
+    """Report a feed if closing it holds up a coroutine's loop for longer than this."""
+    with mock.patch.object(coroutines, "NOTICED_SECONDS", seconds):
         yield
 
 

@@ -154,7 +154,7 @@ def test_a_feed_is_used_where_it_runs(run: Run) -> None:
     async def first(feed: af.Feed[int]) -> int:
         return await anext(feed)
 
-    with af.items(range(3)).open() as feed, pytest.raises(af.ClosedError, match="another event loop or thread"):
+    with af.items(range(3)).open() as feed, pytest.raises(af.ClosedError, match="runs on a background thread"):
         run(lambda: first(feed))
 
     async def main() -> None:
