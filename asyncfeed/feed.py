@@ -349,6 +349,12 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         """Return True: a feed is something, however many items it has."""
         return True
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Feed cannot be pickled or copied, as its threads and queues are those of one run in one process: "
+            "send the pipeline (feed.pipeline), and open it there"
+        )
+
     def __repr__(self) -> str:
         run, stopped = self._run, self._stopped
         if run is not None:

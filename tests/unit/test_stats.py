@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +210,26 @@ def test_a_feed_says_what_it_is_and_where_it_stands() -> None:
     feed = af.items([0]).open()
     feed.stop("enough")
     assert ", stopped: enough, delivered 0>" in repr(feed)
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_feed_that_is_sent_says_to_send_the_pipeline(send: Callable[[Any], Any]) -> None:
+    """Begun or not, and also where it is within something else; what is to be sent instead can be."""
+    epochs = af.items(range(3)).epochs(2)
+    with af.items(range(3)).open() as feed:
+        for each in (feed, af.items(range(3)).open()):
+            with pytest.raises(
+                TypeError, match=r"Feed cannot be pickled or copied.*send the pipeline \(feed.pipeline"
+            ):
+                send(each)
+        assert list(send(feed.pipeline) if send is not pickle.dumps else pickle.loads(send(feed.pipeline))) == [
+            0,
+            1,
+            2,
+        ]
+    for each in (epochs, next(epochs)):
+        with pytest.raises(TypeError, match="send the pipeline"):
+            pickle.dumps(each)
 
 
 def test_a_feed_that_is_stopped_lets_go_of_what_was_made_by_then() -> None:
