@@ -9,7 +9,8 @@ from asyncfeed.engine.work_threads import ThreadWork
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step
 from asyncfeed.stages.together import reached
 
-WHERE = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
+ONE = {"async": "call on the loop", "thread": "thread", "process": "process"}
+MANY = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
 
 
 def explain(description: Description, memory_limit: int) -> str:
@@ -19,7 +20,7 @@ def explain(description: Description, memory_limit: int) -> str:
     lines = []
     if indexed is not None:
         names = [str(description.source), *map(str, arranged[:folded])]
-        how = f"{len(indexed):,} items by number"
+        how = f"{len(indexed):,} item{'' if len(indexed) == 1 else 's'} by number"
         for read in (node for node in rest if node.hidden):
             how += f", read by {'; '.join(map(_step, read.steps()))}"
         lines.append((".".join(names), how))
@@ -47,9 +48,10 @@ def _step(step: Step) -> str:
             return "a queue"
         case Passes():
             return "marks of the source"
-    if step.shape == "flat" or step.concurrency != "auto":
-        count = f"up to {AUTO if step.concurrency == 'auto' else step.concurrency}"
+    if step.concurrency == 1:
+        calls = f"1 {ONE[step.kind]}"
+    elif step.shape == "flat" or step.concurrency != "auto":
+        calls = f"up to {AUTO if step.concurrency == 'auto' else step.concurrency} {MANY[step.kind]}"
     else:
-        count = f"1 to {AsyncWork.most if step.kind == 'async' else ThreadWork.most}"
-    where = WHERE[step.kind]
-    return f"{count} {where}, {'in order' if step.ordered else 'as they come'}"
+        calls = f"1 to {AsyncWork.most if step.kind == 'async' else ThreadWork.most} {MANY[step.kind]}"
+    return f"{calls}, {'in order' if step.ordered else 'as they come'}"

@@ -182,6 +182,17 @@ def test_explain_says_how_it_runs() -> None:
     ]
 
 
+def test_explain_counts_one_as_one() -> None:
+    """Of items, of calls and of threads."""
+    text = af.items([5]).map(square, concurrency=1).map(fetch, concurrency=1).explain()
+    assert [line.split("  ")[-1].strip() for line in text.splitlines()[:3]] == [
+        "1 item by number",
+        "1 thread, in order",
+        "1 call on the loop, in order",
+    ]
+    assert "1 process, in order" in af.items([5]).map(square, on="process", concurrency=1).explain()
+
+
 class Tensor:
     """Its comparison has no truth."""
 
