@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, overload
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from asyncfeed.axes import Axes, Fixed, Unknown
 from asyncfeed.errors import PipelineError
-from asyncfeed.functions.checks import check_policy
+from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.numbered import KERAS, QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.stages.base import Source, show
-from asyncfeed.stages.steps import Concurrency, Indexed, OnError, Reading
+from asyncfeed.stages.steps import Asked, Concurrency, Indexed, OnError, Reading
 from asyncfeed.storage.base import File
 from asyncfeed.storage.local import FileList, Pattern, expand
 from asyncfeed.trees import flatten, leaf_name, unflatten
@@ -30,6 +30,14 @@ class _ByNumber(Protocol[T_co]):
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> T_co: ...
+
+
+class _AwaitedByNumber(Protocol[T_co]):
+    """A map-style dataset with an async `[number]`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Awaitable[T_co]: ...
 
 
 # -- files
@@ -129,6 +137,9 @@ class Items(Source):
         if type(data).__getitem__ in QUICK:
             return Numbered(len(data), lambda places: pick_from(data, places))
         # Anything else may take its time, and may fail.
+        if is_async(type(data).__getitem__):
+            reading = Reading(self.concurrency or "auto", self.on_error, self.skip_limit, awaits=True)
+            return Numbered(len(data), lambda places: [Asked(data, place) for place in places], on_thread=reading)
         reading = Reading(self.concurrency or 1, self.on_error, self.skip_limit)
         rows = Mapped(data) if is_mapped(data) else data
         on_thread = None if rows is data and isinstance(data, np.ndarray) else reading
@@ -217,6 +228,14 @@ def items(
 ) -> Pipeline[T]: ...
 @overload
 def items(
+    data: _AwaitedByNumber[T],
+    *,
+    concurrency: Concurrency | None = ...,
+    on_error: OnError = ...,
+    skip_limit: float | None = ...,
+) -> Pipeline[T]: ...
+@overload
+def items(
     data: _ByNumber[T],
     *,
     concurrency: Concurrency | None = ...,
@@ -238,6 +257,7 @@ def items(
 
     The `[number]` of a dataset is called on a thread, only for the items that are asked for. `concurrency` says
     how many at a time: one by default; "auto" finds how many, and the dataset must then allow for several threads.
+    An `async def __getitem__` is awaited on the loop instead, and "auto" is its default.
     The items come in order. One that fails ends the run with its own exception, after all items before it; a note
     has its number in the dataset. With `on_error="skip"` it is left out instead: see `map`.
 

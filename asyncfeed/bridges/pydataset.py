@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
-from asyncfeed.functions.checks import check_policy
+from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.numbered import KERAS, Numbered
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.stages.base import Node, Source
@@ -226,11 +226,11 @@ class Read(Node):
 
     def steps(self) -> Sequence[Work]:
         """One call of the dataset per batch."""
-        how = self.reading
+        how, fn = self.reading, self.dataset.__getitem__
         return [
             Work(
-                self.dataset.__getitem__,
-                "thread",
+                fn,
+                "async" if is_async(fn) else "thread",
                 concurrency=how.concurrency,
                 on_error=how.on_error,
                 skip_limit=how.skip_limit or 0,

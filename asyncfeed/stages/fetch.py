@@ -1,18 +1,19 @@
 """Fetch: reading the items of a source whose `[number]` is the user's code.
 
-The source then sends the numbers of the places, and this stage puts the item in the place of each number. So the
-concurrency, the order, the memory limit, the failures and `on_error` are those of `map`.
+The source then sends the numbers of the places, and this stage puts the item in the place of each number: on
+threads, or on the loop if `[number]` is async. So the concurrency, the order, the memory limit, the failures and
+`on_error` are those of `map`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.stages.base import Node
-from asyncfeed.stages.steps import Indexed, Reading, Work
+from asyncfeed.stages.steps import Asked, Indexed, Reading, Work
 
 
 class Places:
@@ -57,10 +58,13 @@ class Fetch(Node):
             (item,) = upstream.pick(epoch, range(place, place + 1))
             return item
 
+        async def fetch_async(number: int) -> object:
+            return await _answered(fetch(number))
+
         return [
             Work(
-                fetch,
-                "thread",
+                fetch_async if reading.awaits else fetch,
+                "async" if reading.awaits else "thread",
                 concurrency=reading.concurrency,
                 on_error=reading.on_error,
                 skip_limit=reading.skip_limit or 0,
@@ -82,3 +86,14 @@ class Fetch(Node):
     def __str__(self) -> str:
         """Return the call that makes the source: errors name that."""
         return self.name
+
+
+async def _answered(item: Any) -> Any:
+    """Return an item when what was `Asked` for is there: all parts of it, if `enumerate` or `zip` made a tuple."""
+    if type(item) is Asked:
+        return await item.dataset[item.number]
+    if type(item) is not tuple:
+        return item
+    parts = [await _answered(part) for part in item]
+    changed = any(part is not old for part, old in zip(parts, item, strict=True))
+    return tuple(parts) if changed else item

@@ -63,7 +63,7 @@ class Zip(Source):
     def indexed(self) -> Indexed | None:
         """Return tuples by number, where all inputs can be reached by number."""
         inputs = [pipeline.indexed() for pipeline in self.pipelines]
-        return None if None in inputs else Zipped(inputs)
+        return None if None in inputs or read_apart(inputs) else Zipped(inputs)
 
     def merging(self) -> Zipping:
         """Return that streams give one item each at a time."""
@@ -127,7 +127,7 @@ class Concat(Source):
     def indexed(self) -> Indexed | None:
         """Return the items by number, where all inputs can be reached by number."""
         inputs = [pipeline.indexed() for pipeline in self.pipelines]
-        if None in inputs:
+        if None in inputs or read_apart(inputs):
             return None
         # The `skip_limit` of an input counts the items of that input, not of the others.
         shared = any(map(leaves_out, inputs)) and sum(each.on_thread is not None for each in inputs) > 1
@@ -206,6 +206,11 @@ class Concatenated:
         """Return what the item at this place is called."""
         which, offset = self._find(place)
         return self._inputs[which].key(epoch, offset)
+
+
+def read_apart(inputs: Sequence[Indexed]) -> bool:
+    """Return whether some inputs are read on threads and others on the loop: then each is a stream of its own."""
+    return len({each.on_thread.awaits for each in inputs if each.on_thread is not None}) > 1
 
 
 def read_together(inputs: Sequence[Indexed]) -> Reading | None:

@@ -15,7 +15,7 @@ import numpy as np
 from asyncfeed.errors import PipelineError
 from asyncfeed.randomness import stage_seed
 from asyncfeed.stages.base import Source, check_count, random_stages
-from asyncfeed.stages.merge import check_inputs, read_together
+from asyncfeed.stages.merge import check_inputs, read_apart, read_together
 from asyncfeed.stages.steps import Indexed, Picking, leaves_out
 from asyncfeed.stages.together import is_endless
 
@@ -85,7 +85,8 @@ class Mix(Source):
         """Return the items by number, where all inputs can be reached by number."""
         if "by number" not in self._table:
             inputs = [pipeline.indexed() for pipeline in self.pipelines]
-            if None in inputs or any(map(leaves_out, inputs)) or sum(map(len, inputs)) > LARGEST:
+            apart = None in inputs or any(map(leaves_out, inputs)) or read_apart(inputs)
+            if apart or sum(map(len, inputs)) > LARGEST:
                 return None
             self._table["by number"] = Mixed(inputs, Draws(self._random_seed, self._weights), self.stop)
         return self._table["by number"]

@@ -102,6 +102,16 @@ class Reading:
     concurrency: Concurrency = "auto"
     on_error: OnError = "raise"
     skip_limit: float | None = None
+    awaits: bool = False
+    """Whether `pick` returns `Asked` in the place of items, which are to be awaited; on the loop then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Stands for an item of a dataset with an async `[number]` until it is awaited; tuples may hold some."""
+
+    dataset: Any
+    number: int
 
 
 class Indexed(Protocol):
@@ -109,7 +119,8 @@ class Indexed(Protocol):
 
     `pick(epoch, places)` returns the items at these places of the given epoch, in this order; a run of places
     that follow each other comes as a `range`. It must not block. If it calls the user's code, `on_thread` says
-    how: the engine then calls `pick` on threads, for one place at a time (see `stages/fetch.py`).
+    how: the engine then calls `pick` on threads, or on the loop if that code is async, for one place at a time
+    (see `stages/fetch.py`).
     """
 
     @property

@@ -140,6 +140,80 @@ def test_only_what_is_asked_for_is_read() -> None:
     assert len(read) == 2
 
 
+# -- an async [number]
+
+
+class Awaited:
+    """A dataset whose items take a minute, on the loop."""
+
+    def __init__(self, count: int, fn: Any = int) -> None:
+        self._count, self._fn = count, fn
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def __getitem__(self, number: int) -> Any:
+        await asyncio.sleep(60)
+        assert threading.current_thread() is threading.main_thread()
+        return self._fn(number)
+
+
+def test_an_async_item_is_awaited_on_the_loop_many_at_a_time(seed: int) -> None:
+    """As many as asked for; "auto" unless that is said, as no thread has to share the dataset."""
+
+    async def main(**options: Any) -> int:
+        drawn = [item async for item in af.items(Awaited(8), **options)]
+        assert drawn == list(range(8))
+        return round(asyncio.get_running_loop().time())
+
+    assert run_virtual(main(concurrency=1), seed=seed) == 480
+    assert run_virtual(main(concurrency=4), seed=seed) == 120
+    assert run_virtual(main(), seed=seed) == 60
+    assert "read by 1 to 512 calls on the loop, in order" in af.items(Awaited(8)).explain()
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        lambda p: p.shuffle(seed=3).repeat(2),
+        lambda p: p.enumerate(start=1).shuffle(seed=3),
+        lambda p: af.zip(p, p.shuffle(seed=1), af.items([(1, [2])] * 9)).enumerate(),
+        lambda p: af.zip(p, af.items([1]).map(str), strict=False),
+        lambda p: af.concat(af.items("ab".upper), p),
+        lambda p: af.concat(p, af.items([7, 8]), p).shuffle(seed=1),
+        lambda p: af.mix(p, p.shuffle(seed=1), seed=3).shuffle(seed=2),
+        lambda p: p.window(3).map(np.ndarray.tolist),
+        lambda p: p.split(0.5, 0.5, seed=1)[0],
+        lambda p: p.split(0.5, 0.5, key=int)[0],
+        lambda p: p.skip(2).take(3).batch(2).map(np.ndarray.tolist),
+    ],
+)
+def test_what_arranges_items_arranges_async_ones(arrange: Any, seed: int) -> None:
+    expected = list(arrange(af.items(range(9))))
+    assert run_virtual(draw(arrange(af.items(Awaited(9)))), seed=seed).items == expected
+
+
+@pytest.mark.parametrize("merge", [af.zip, af.concat, af.mix])
+def test_async_items_beside_those_of_a_thread_leave_them_there(merge: Any, seed: int) -> None:
+    def on_a_thread(number: int) -> int:
+        assert threading.current_thread() is not threading.main_thread()
+        return number
+
+    drawn = run_virtual(draw(merge(af.items(Awaited(9)), af.items(Lookup(9, on_a_thread)))), seed=seed)
+    assert drawn.items == list(merge(af.items(range(9)), af.items(range(9))))
+
+
+def test_an_async_item_that_fails_is_as_any_other(seed: int) -> None:
+    """Its own exception, its number, and `on_error`."""
+    drawn = run_virtual(draw(af.items(Awaited(9, fails_at(3)))), seed=seed)
+    assert drawn.items == [0, 1, 2]
+    assert isinstance(drawn.error, Oops)
+    assert any("item number 3" in note for note in drawn.error.__notes__)
+    skipping = af.items(Awaited(9, fails_at(3)), on_error="skip", skip_limit=1)
+    pairs = af.zip(skipping, af.items(range(9)))
+    assert run_virtual(draw(pairs), seed=seed).items == [(x, x) for x in range(9) if x != 3]
+
+
 # -- what is left out
 
 

@@ -42,12 +42,21 @@ class Dataset:
         return str(number)
 
 
+class AsyncDataset:
+    def __len__(self) -> int:
+        return 3
+
+    async def __getitem__(self, number: int) -> str:
+        return str(number)
+
+
 def check() -> None:
     ints = af.items(range(3))
     assert_type(ints, af.Pipeline[int])
     assert_type(af.items(numbers), af.Pipeline[int])
     assert_type(af.items([1], concurrency=2), af.Pipeline[int])
     assert_type(af.items(Dataset(), concurrency="auto", on_error="skip", skip_limit=0.1), af.Pipeline[str])
+    assert_type(af.items(AsyncDataset()), af.Pipeline[str])
     assert_type(ints.map(fetch), af.Pipeline[str])
     assert_type(ints.map(fetch).map(length), af.Pipeline[float])
     assert_type(ints.map(noisy, rng=True), af.Pipeline[float])

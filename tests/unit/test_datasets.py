@@ -178,6 +178,15 @@ def test_batches_are_read_at_the_same_time(kind: type[Waiting]) -> None:
     assert list(af.pydataset(kind(), concurrency=2).repeat(2)) == [*range(40), *range(40)]
 
 
+@BOTH
+def test_async_batches_are_awaited(kind: type[Plain]) -> None:
+    class Async(kind):  # type: ignore[misc, valid-type]
+        async def __getitem__(self, number: int) -> Any:
+            return super().__getitem__(number)
+
+    assert numbers(af.items(Async()).repeat(2)) == [0, 1, 2, 3, 4] * 2
+
+
 def test_how_many_at_a_time_is_found_while_running() -> None:
     assert "threads, in order" in af.items(Plain()).explain()
     assert "\nread()               1 to " in af.items(Plain()).explain()
