@@ -313,8 +313,10 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             await self._driver.join_async()
             run.outlet.clear()
         elif task is not None and run.loop is asyncio.get_running_loop():
+            from asyncfeed.tasks import ended  # noqa: PLC0415 - see engine/ready.py
+
             run.outlet.finish(stopped="the feed was closed")
-            await _ended(task, self._grace + 1.0)
+            await ended(task, self._grace + 1.0)
             run.outlet.clear()
 
     def __enter__(self) -> Self:
@@ -404,34 +406,6 @@ def _over(tie: Tie, outlet: Outlet, _: object) -> None:
         tie.over(None, None, stopped=outlet.stopped is not None)
     else:
         tie.over(failure.error, failure.traceback, stopped=False)
-
-
-TURNS = 100
-"""How many turns of the loop the run's task has to end beyond the time limit; it needs fewer than ten."""
-
-
-async def _ended(task: asyncio.Task[None], seconds: float) -> None:
-    """Wait for a task, also when this wait is cancelled: as a task group, which leaves nothing behind.
-
-    The run's task ends by itself soon after the grace. The time limit is for one that was lost to an interrupt. On
-    a busy machine it may pass before the loop came to run the task, so the loop has some turns beyond it.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    cancelled: asyncio.CancelledError | None = None
-    turns = TURNS
-    while not task.done() and turns:
-        try:
-            left = deadline - loop.time()
-            if left > 0:
-                await asyncio.wait([task], timeout=left)
-            else:
-                turns -= 1
-                await asyncio.sleep(0)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
 
 
 def _raise(outlet: Outlet) -> NoReturn:

@@ -1,6 +1,6 @@
 """The one place where tasks are created, so that a new task never runs inside the call that creates it.
 
-Invariants:
+`start_task` keeps these invariants; `ended` waits for a task:
 
 * Nothing of the coroutine runs before `start_task` has returned. A caller may thus create the task first and note
   it afterwards, and the task finds everything noted.
@@ -14,6 +14,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+TURNS = 100
+"""How many turns of the loop the run's task has to end beyond the time limit; it needs fewer than ten."""
 
 
 def start_task(
@@ -40,3 +43,27 @@ def start_task(
 async def _in_a_later_turn(coroutine: Coroutine[Any, Any, T]) -> T:
     await asyncio.sleep(0)
     return await coroutine
+
+
+async def ended(task: asyncio.Task[None], seconds: float) -> None:
+    """Wait for a task, also when this wait is cancelled: as a task group, which leaves nothing behind.
+
+    The run's task ends by itself soon after the grace. The time limit is for one that was lost to an interrupt. On
+    a busy machine it may pass before the loop came to run the task, so the loop has some turns beyond it.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    cancelled: asyncio.CancelledError | None = None
+    turns = TURNS
+    while not task.done() and turns:
+        try:
+            left = deadline - loop.time()
+            if left > 0:
+                await asyncio.wait([task], timeout=left)
+            else:
+                turns -= 1
+                await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
