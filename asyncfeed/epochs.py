@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from asyncfeed.errors import ClosedError
+
 if TYPE_CHECKING:
     from asyncfeed.feed import Feed
 
@@ -16,15 +18,18 @@ class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     """One epoch of a run: iterate it with `for` or `async for`.
 
     It can be left early, by `break`: the next epoch then begins without the rest of this one. Once `Epochs` has
-    moved on, an earlier epoch delivers nothing more. Any number of threads or tasks may draw from it.
+    moved on, an earlier epoch delivers nothing more; one that nobody has drawn from by then raises `ClosedError`.
+    Any number of threads or tasks may draw from it.
     """
 
-    def __init__(self, feed: Feed[T_co], place: int, number: int, length: int | None) -> None:
+    def __init__(self, epochs: Epochs[T_co], place: int, number: int, length: int | None) -> None:
         self.number = number
         """The number of the epoch, as a `shuffle` and `map(rng=True)` count it: 0 is the first."""
-        self._feed = feed
+        self._epochs = epochs
+        self._feed = epochs.feed
         self._place = place
         self._length = length
+        self._drawn = False
 
     def __iter__(self) -> Self:
         """Return the epoch itself: iterating goes on where it stands."""
@@ -32,6 +37,8 @@ class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     def __next__(self) -> T_co:
         """Return the next batch of this epoch."""
+        if not self._drawn:
+            self._begin()
         return self._feed.__next__(self._place)
 
     def __aiter__(self) -> Self:
@@ -40,7 +47,18 @@ class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     async def __anext__(self) -> T_co:
         """Return the next batch of this epoch; cancelling the wait loses nothing."""
+        if not self._drawn:
+            self._begin()
         return await self._feed.__anext__(self._place)
+
+    def _begin(self) -> None:
+        """Raise if the epoch was over before anybody drew from it: to deliver nothing would hide a mistake."""
+        if self._epochs._place > self._place:  # noqa: SLF001 - the other half of this class
+            raise ClosedError(
+                f"epoch {self.number} is over: an epoch ends when the next one is asked for, as list(epochs) does "
+                "at once. Draw from each when it comes: `for epoch in pipeline.epochs(n): for batch in epoch: ...`"
+            )
+        self._drawn = True
 
     def __len__(self) -> int:
         """Return how many batches the epoch has; raises `TypeError` if that is not known."""
@@ -70,6 +88,8 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
         self._start = start
         self._length = length
         self._begun = 0
+        self._place = -1
+        """The place of the epoch that was asked for last, or the count if the one after the last was."""
 
     def __iter__(self) -> Self:
         """Return the epochs themselves: iterating goes on where it stands."""
@@ -77,7 +97,7 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
 
     def __next__(self) -> Epoch[T_co]:
         """Leave the epoch before, whatever is left of it, and return the next one."""
-        place = self._begun
+        place = self._place = self._begun
         if place == self._count:
             if self.feed._run is not None:  # noqa: SLF001 - the other half of this class
                 self.feed._go_to_epoch(place)  # noqa: SLF001
@@ -86,7 +106,7 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
         self._begun += 1
         if place:
             self.feed._go_to_epoch(place)  # noqa: SLF001 - the other half of this class
-        return Epoch(self.feed, place, self._start + place, self._length)
+        return Epoch(self, place, self._start + place, self._length)
 
     def __aiter__(self) -> Self:
         """Return the epochs themselves: iterating goes on where it stands."""

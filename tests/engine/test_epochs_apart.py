@@ -17,7 +17,7 @@ from asyncfeed.testing import run_virtual
 from tests.engine.model import Case, cut_short, pipelines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 
 def noise(item: Any, rng: np.random.Generator) -> tuple[Any, int]:  # noqa: ANN401
@@ -232,6 +232,38 @@ def test_epochs_may_be_left_before_the_run_has_begun() -> None:
     for _ in range(2):
         next(epochs)
     assert [shown(batch) for batch in next(epochs)] == by_the_book(TRAIN, 3)[2]
+
+
+def begun(epochs: af.Epochs[Any]) -> af.Epochs[Any]:
+    next(next(epochs))
+    return epochs
+
+
+@pytest.mark.parametrize("make", [lambda: TRAIN.epochs(3), lambda: begun(TRAIN.epochs(4))])
+def test_epochs_in_a_list_say_to_draw_from_each_when_it_comes(make: Callable[[], af.Epochs[Any]]) -> None:
+    """All were over before anything was drawn from them. Nothing of them is no answer: a loop would do nothing."""
+    epochs = make()
+    for epoch in list(epochs):
+        for _ in range(2):
+            with pytest.raises(
+                af.ClosedError, match=rf"epoch {epoch.number} is over.*next one.*for batch in epoch"
+            ):
+                next(epoch)
+    epochs.feed.close()
+    epochs = make()
+    last, _ = next(epochs), next(epochs)
+    with pytest.raises(af.ClosedError, match="is over"):
+        list(last)
+    epochs.feed.close()
+
+
+def test_async_epochs_in_a_list_say_the_same(seed: int) -> None:
+    async def main() -> None:
+        for epoch in [epoch async for epoch in TRAIN.epochs(3)]:
+            with pytest.raises(af.ClosedError, match=rf"epoch {epoch.number} is over"):
+                await anext(epoch)
+
+    run_virtual(main(), seed=seed)
 
 
 def test_letting_go_of_them_stops_the_run() -> None:
