@@ -175,7 +175,8 @@ class Pipeline(Outputs, Running[T_co]):
         `map`, and what else needs the samples, ends that, and so does `on_error="skip"` or `ordered=False`.
 
         Memory: an item is counted with the file's size before it is read. Errors: what reading or decoding
-        raises, naming the file. For `on_error` see `map`.
+        raises, naming the file. For `on_error` see `map`. `skip_limit` counts over the whole run, all epochs
+        together.
 
         >>> import asyncfeed as af, pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
@@ -230,6 +231,7 @@ class Pipeline(Outputs, Running[T_co]):
 
         Errors: by default an item that fails ends the run with its own exception, after all items before it.
         `on_error="skip"` leaves it out instead; `skip_limit` says how many may be (a count, or a rate below 1).
+        `skip_limit` counts over the whole run, all epochs together.
 
         `on="process"` calls a sync function in as many processes as `concurrency` says ("auto": one for each
         core), for functions that compute in Python, which threads do one at a time. A function at the top level of
@@ -273,6 +275,8 @@ class Pipeline(Outputs, Running[T_co]):
     ) -> Pipeline[T_co]:
         """Keep the items for which `fn(item)` is true; sync or async, with the options of `map`.
 
+        `skip_limit` counts over the whole run, all epochs together.
+
         >>> import asyncfeed as af
         >>> list(af.items(range(5)).filter(lambda x: x % 2))
         [1, 3]
@@ -308,7 +312,7 @@ class Pipeline(Outputs, Running[T_co]):
         """Replace each item by the elements of `fn(item)`, an iterable or async iterable, as they come.
 
         `concurrency` items are open at a time; the first in order streams, the others gather a bounded
-        number of elements. Options as for `map`.
+        number of elements. Options as for `map`. `skip_limit` counts over the whole run, all epochs together.
 
         >>> import asyncfeed as af
         >>> list(af.items([1, 2, 3]).flat_map(range))

@@ -259,7 +259,8 @@ def items(
     how many at a time: one by default; "auto" finds how many, and the dataset must then allow for several threads.
     An `async def __getitem__` is awaited on the loop instead, and "auto" is its default.
     The items come in order. One that fails ends the run with its own exception, after all items before it; a note
-    has its number in the dataset. With `on_error="skip"` it is left out instead: see `map`.
+    has its number in the dataset. With `on_error="skip"` it is left out instead: see `map`. `skip_limit` counts
+    over the whole run, all epochs together.
 
     The batches of a `keras.utils.PyDataset` or `Sequence` (or of anything with `[number]` and an `on_epoch_end`)
     are read by several threads at a time unless `concurrency=1`; nothing of it is pickled. `on_epoch_begin` and

@@ -40,7 +40,8 @@ def pydataset(
 
     `items` knows a `keras.utils.PyDataset` or `Sequence`, and what has an `on_epoch_end`; this takes anything with
     `[number]` and a length. `concurrency=1` is for one that several threads must not call. Order, hooks, errors:
-    see `items`. An epoch between hooks is a run within the run, with the default `memory_limit`.
+    see `items`. An epoch between hooks is a run within the run, with the default `memory_limit`. `skip_limit`
+    counts over the whole run, all epochs together.
 
     Raises:
         PipelineError: its length is no number, or it has hooks and is to leave out batches that fail.

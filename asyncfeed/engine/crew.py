@@ -151,7 +151,8 @@ class Policy:
         if self._left_out > allowed:
             note(
                 failure.error,
-                f"asyncfeed: {self._left_out} items failed, which is more than skip_limit={limit:g} allows",
+                f"asyncfeed: {self._left_out} items of this run failed, which is more than skip_limit={limit:g} "
+                "allows",
             )
             return False
         self._means.skipped(failure)

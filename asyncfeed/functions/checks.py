@@ -24,8 +24,8 @@ def check_policy(stage: str, concurrency: object, on_error: object, skip_limit: 
         raise PipelineError(f'{stage}: on_error must be "raise" or "skip", not {on_error!r}')
     if skip_limit is None:
         raise PipelineError(
-            f'{stage}: on_error="skip" needs skip_limit: how many items may be lost, as in skip_limit=10, '
-            "or which share of them, as in skip_limit=0.01"
+            f'{stage}: on_error="skip" needs skip_limit: how many items may be lost in the whole run, as in '
+            "skip_limit=10, or which share of them, as in skip_limit=0.01"
         )
     if not _counts(skip_limit) and not (isinstance(skip_limit, float) and 0 < skip_limit < 1):
         raise PipelineError(

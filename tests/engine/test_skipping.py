@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,21 @@ def test_the_budget_is_one_for_all_epochs() -> None:
     drawn = run_virtual(draw(pipeline))
     assert drawn.items == [0, 2, 0, 2, 0]
     assert drawn.failure.epoch == 2
+    assert any("3 items of this run failed" in note for note in drawn.error.__notes__)
+
+
+def test_each_method_with_a_skip_limit_says_what_it_counts() -> None:
+    """In the same words, also where the option is left out by mistake."""
+    places = [*(getattr(af, name) for name in af.__all__), *vars(af.Pipeline).values()]
+    methods = [
+        each for each in places if inspect.isfunction(each) and "skip_limit" in str(inspect.signature(each))
+    ]
+    assert {each.__name__ for each in methods} == {"items", "pydataset", "load", "map", "filter", "flat_map"}
+    for each in methods:
+        text = " ".join(str(each.__doc__).split())
+        assert "`skip_limit` counts over the whole run, all epochs together." in text, each.__name__
+    with pytest.raises(af.PipelineError, match="may be lost in the whole run"):
+        af.items([1]).map(str, on_error="skip")
 
 
 def test_a_broken_file_is_left_out_by_name(tmp_path: Path) -> None:
