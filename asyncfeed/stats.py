@@ -33,9 +33,10 @@ class FeedStats:
     skipped: int
     """Items left out because `on_error="skip"` allowed it."""
     memory_used: int
-    """Bytes in flight now."""
+    """Bytes in flight now: what was made, and what running calls will make, as far as its weight is known."""
     memory_peak: int
-    """The most bytes that were in flight."""
+    """The most bytes that were in flight. Memory that is set aside for results of unknown weight counts for the
+    limit, and not here."""
     memory_limit: int
     """What bounds them."""
     concurrency: tuple[tuple[str, int], ...] = ()

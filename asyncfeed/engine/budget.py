@@ -26,6 +26,9 @@ charges, of calls that run and of calls that wait for room. So the limit may be 
 * A call that had begun returns more than it is charged. A result of up to `least` bytes never does: the other
   steps leave so much room for the first call of a step. A larger one exceeds the limit by its weight less its
   charge. While the run is over its limit, nothing begins but the item that is next.
+
+What users are told (`known`, `peak`) is what was weighed, or predicted from what was weighed. What is only guessed
+counts for the limit, and not for them: a share of the limit says nothing of what is in memory.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class _Waiter:
     number: int
     nbytes: Callable[[], int]
     """What to charge; it may change while the item waits."""
+    guess: Callable[[], int]
+    """How much of it is a guess."""
     spare: int
     next_in_line: Callable[[], bool]
     entered: Callable[[], None] | None
@@ -63,7 +68,10 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.guessed = 0
+        """How much of `used` is charged for what nobody has weighed, or set aside for it."""
         self.peak = 0
+        """The most bytes that were `known`."""
         self.freed: Callable[[], int] = lambda: 0
         """Returns, once, what consumers have freed since it was last asked; set by the run."""
         self.waiting: list[_Waiter] = []
@@ -75,11 +83,18 @@ class Budget:
         self._guessing = 0
         """How many such steps there were at the start."""
 
-    def charge(self, nbytes: int) -> None:
-        """Count bytes in (or, negative, out)."""
+    @property
+    def known(self) -> int:
+        """How many bytes are in flight, without what is guessed."""
+        return self.used - self.guessed
+
+    def charge(self, nbytes: int, guess: int = 0) -> None:
+        """Count bytes in (or, negative, out); `guess` says how many of them are a guess."""
         self.used += nbytes
-        if self.used > self.peak:
-            self.peak = self.used
+        self.guessed += guess
+        known = self.used - self.guessed
+        if known > self.peak:
+            self.peak = known
         if nbytes < 0 and self.waiting:
             self.poke()
 
@@ -117,11 +132,11 @@ class Budget:
     def _has_room(self, nbytes: int, depth: int) -> bool:
         return self.used + nbytes + self._others.get(depth, 0) <= self.limit
 
-    def fits(self, nbytes: int, depth: int, spare: int = 0) -> bool:
+    def fits(self, nbytes: int, depth: int, spare: int = 0, guess: int = 0) -> bool:
         """Charge `nbytes` and return True where that leaves `spare` bytes and nobody waits already."""
         if self.waiting or not self._has_room(nbytes + spare, depth):
             return False
-        self.charge(nbytes)
+        self.charge(nbytes, guess)
         return True
 
     async def admit(
@@ -132,22 +147,24 @@ class Budget:
         spare: int = 0,
         entered: Callable[[], None] | None = None,
         number: int = 0,
+        guess: Callable[[], int] = int,
     ) -> None:
         """Charge `nbytes`, waiting for room; `depth` is the step's place, the consumer being deepest.
 
-        `nbytes` is a function if it may change while the item waits. It is asked when the item is let in.
+        `nbytes` is a function if it may change while the item waits. It is asked when the item is let in, as is
+        `guess`: how much of it is a guess.
         `number` is the place of the item in its step: the first of those that wait is let in first.
         `entered` is called when the item is let in, before anyone else is: the task itself goes on later. What is
         charged belongs to the caller from then on, also if the task is cancelled before it goes on.
         """
         self.charge(-self.freed())
         weigh = nbytes if callable(nbytes) else partial(int, nbytes)
-        if self.fits(weigh(), depth, spare):
+        if self.fits(weigh(), depth, spare, guess()):
             if entered is not None:
                 entered()
             return
         admitted = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(depth, number, weigh, spare, next_in_line, entered, admitted)
+        waiter = _Waiter(depth, number, weigh, guess, spare, next_in_line, entered, admitted)
         # Deepest first, because only what reaches the consumer frees anything; then in the order of the stream.
         rank = (-depth, number)
         place = next((i for i, other in enumerate(self.waiting) if (-other.depth, other.number) > rank), None)
@@ -172,7 +189,7 @@ class Budget:
             waiter = self.waiting.pop(place)
             if not waiter.admitted.done():
                 waiter.charged = waiter.nbytes()
-                self.charge(waiter.charged)
+                self.charge(waiter.charged, waiter.guess())
                 if waiter.entered is not None:
                     waiter.entered()
                 waiter.admitted.set_result(None)

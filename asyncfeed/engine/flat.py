@@ -123,6 +123,10 @@ class FlatStep(Step):
             self._alone.cancel()
         return nbytes
 
+    def forget_guesses(self) -> int:
+        """Return what is charged by guess."""
+        return sum(slot.reserved for slot in self._slots) if self._weight is None else 0
+
     async def _feed(self) -> None:
         last = False
         while not last:
@@ -248,7 +252,7 @@ class FlatStep(Step):
         spare = 0 if first else budget.least if self._weight is None else self._weight
         slot.asked = count
         predicted = count * (budget.share(self._limit) if self._weight is None else self._weight)
-        if budget.fits(predicted, self.depth, spare):
+        if budget.fits(predicted, self.depth, spare, predicted if self._weight is None else 0):
             slot.reserved = predicted
             return
         slot.active = False
@@ -260,17 +264,21 @@ class FlatStep(Step):
             slot.active = True
             slot.reserved = needed()
 
-        await budget.admit(needed, self.depth, lambda: self._is_next(slot), spare, entered)
+        def guess() -> int:
+            return needed() if self._weight is None else 0
+
+        await budget.admit(needed, self.depth, lambda: self._is_next(slot), spare, entered, guess=guess)
 
     def _correct(self) -> None:
         """Charge what is being made with what is known by now."""
-        change = 0
+        change = guess = 0
         for slot in self._slots:
             if slot.reserved:
                 reserved = slot.asked * (self._weight or 0)
                 change += reserved - slot.reserved
+                guess += slot.reserved
                 slot.reserved = reserved
-        self.means.budget.charge(change)
+        self.means.budget.charge(change, -guess)
         if self.means.budget.waiting:
             self.means.budget.poke()
 
@@ -295,7 +303,7 @@ class FlatStep(Step):
     async def _gather(self, slot: Slot, children: list[Any]) -> None:
         """Put elements into the slot, in place of what was reserved for them; wait while it holds enough."""
         nbytes = total_size(children)
-        self.means.budget.charge(nbytes - slot.reserved)
+        self.means.budget.charge(nbytes - slot.reserved, -slot.reserved if self._weight is None else 0)
         slot.reserved = 0
         if children:
             self.look_at(children[-1])

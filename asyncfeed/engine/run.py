@@ -386,7 +386,7 @@ class Run:
             consumer_waited=consumer_waited,
             producer_waited=data_waited,
             skipped=self.left_out,
-            memory_used=self.budget.used,
+            memory_used=self.budget.known,
             memory_peak=self.budget.peak,
             memory_limit=self.budget.limit,
             concurrency=self._found if self._ended else self._concurrency(),

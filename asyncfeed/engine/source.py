@@ -140,17 +140,20 @@ class IterableSource(SourceStep):
     async def _draw_on_thread(self, iterable: Iterable[Any]) -> None:
         budget = self.means.budget
         intake = Intake(self.name, self.means.loop, self.means.threads, iterable, budget.limit // 8)
-        reserve = 0
+        reserve = empty = 0
         future = self.means.threads.submit(f"drawing from {self.name}", intake.draw)
         future.add_done_callback(lambda _: intake.gate.open())
         try:
             while not self._unwanted():
                 # What lies in the intake is not charged by the item; this much is set aside for it.
-                budget.charge(intake.most - reserve)
-                reserve = intake.most
+                room = intake.most - intake.held
+                budget.charge(intake.most - reserve, room - empty)
+                reserve, empty = intake.most, room
                 ended = future.done()
                 items, nbytes = intake.take()
                 if items:
+                    budget.charge(0, nbytes)  # they are charged below
+                    empty += nbytes
                     self.look_at(items[-1])
                     await budget.admit(nbytes, self.depth, self.clear_ahead)
                     intake.let_go(nbytes)
@@ -162,7 +165,7 @@ class IterableSource(SourceStep):
                 else:
                     await intake.wait()
         finally:
-            budget.charge(-reserve)
+            budget.charge(-reserve, -empty)
             intake.stop()
             # Its outcome was taken above, or is nobody's; never looked at, asyncio would log it.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -250,6 +253,11 @@ class Intake:
                 if self._full():
                     self._threads.park(self._room)
                 self._blocked = False
+
+    @property
+    def held(self) -> int:
+        """How many bytes were drawn and not let go; at most `most`, which one item may exceed."""
+        return min(self._drawn - self._gone, self.most)
 
     def _full(self) -> bool:
         waiting = self._drawn - self._gone

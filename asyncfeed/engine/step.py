@@ -128,7 +128,8 @@ class Step:
         """Stop this step and those before it: what they could still bring is not wanted."""
         for task in self.tasks:
             self.means.dismiss(task)
-        self.means.budget.charge(-self.drop())
+        guess = self.forget_guesses()
+        self.means.budget.charge(-self.drop(), -guess)
         for step in self.before:
             step.abandon()
 
@@ -148,6 +149,10 @@ class Step:
 
     def drop(self) -> int:
         """Forget what is held, and return how many bytes that was charged with."""
+        return 0
+
+    def forget_guesses(self) -> int:
+        """Return how many of the bytes that are charged are a guess, before `drop` forgets what they are for."""
         return 0
 
     def release(self) -> None:

@@ -204,7 +204,7 @@ class WorkStep(Step):
         spare = part.nbytes if min(self._measured, default=number) < number else 0
         if guessed:
             self._guessed.add(part)
-        if budget.fits(part.nbytes, self.depth, spare):
+        if budget.fits(part.nbytes, self.depth, spare, self._guess(part)):
             part.admit()
             return part
         if guessed:
@@ -218,14 +218,26 @@ class WorkStep(Step):
 
         is_next = partial(self._is_next, entry, place)
         try:
-            await budget.admit(lambda: part.nbytes, self.depth, is_next, spare, entered, number)
+            await budget.admit(
+                lambda: part.nbytes, self.depth, is_next, spare, entered, number, lambda: self._guess(part)
+            )
         finally:
             if part.admitted:
                 self._entering -= 1
         return part
 
+    def _guess(self, part: Part) -> int:
+        return part.nbytes if part in self._guessed else 0
+
+    def forget_guesses(self) -> int:
+        """Return what is charged by guess."""
+        guess = sum(part.nbytes for part in self._guessed if part.admitted)
+        self._guessed.clear()
+        return guess
+
     def _recharge(self, part: Part, nbytes: int) -> None:
-        self.means.budget.charge(part.correct(nbytes))
+        change = part.correct(nbytes)
+        self.means.budget.charge(change, change if part in self._guessed else 0)
 
     def _weighed(self, entry: Entry, results: list[Any], part: Part) -> None:
         """Book what the results really weigh, and let go of what they were made from."""
@@ -235,16 +247,18 @@ class WorkStep(Step):
         each = self._weights.each
         self._inbox.most = max(1, min(self._backlog, TOGETHER // each)) if each > SMALL else sys.maxsize
         self.means.budget.need(self.depth, actual // max(1, len(results)))
+        guess = self._guess(part)
         change = part.correct(actual - entry.share * len(results))
         self._guessed.discard(part)
         if self._guessed and not self._weights.unknown:
             # All at once: nobody is let in because one guess was too high, before all are corrected.
-            change += sum(other.correct(self._weights.expect(other.weight)) for other in self._guessed)
-            self._guessed.clear()
-            self.means.budget.charge(change)
+            others = list(self._guessed)
+            guess += self.forget_guesses()
+            change += sum(other.correct(self._weights.expect(other.weight)) for other in others)
+            self.means.budget.charge(change, -guess)
             self.means.budget.poke()  # some may have waited for more than they need
         else:
-            self.means.budget.charge(change)
+            self.means.budget.charge(change, -guess)
         if self._probing:
             self._begin_next()
         if self._alone is not None and not self._weights.unknown:

@@ -125,6 +125,12 @@ def memory_used(feed: af.Feed[Any]) -> int:
     return feed._run.budget.used
 
 
+def memory_guessed(feed: af.Feed[Any]) -> int:
+    """Return how many of the bytes that a feed is charged with are for results of unknown weight."""
+    assert feed._run is not None
+    return feed._run.budget.guessed
+
+
 @contextmanager
 def handoff_locked(feed: af.Feed[Any]) -> Iterator[None]:
     """Hold the lock under which consumers take items, as the thread that the garbage collector runs on may."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.eager import eagerly
-from tests.engine.inside import CHUNK, LATE, chunks_of, groups_that_end_after, memory_used
+from tests.engine.inside import CHUNK, LATE, chunks_of, groups_that_end_after, memory_guessed, memory_used
 from tests.engine.model import Case, cut_short, pipelines
 
 slow = settings(max_examples=300, suppress_health_check=list(HealthCheck))
@@ -22,7 +22,7 @@ async def collect(pipeline: af.Pipeline[Any], memory_limit: int | None = None) -
     async with pipeline.open(memory_limit=memory_limit) as feed:
         async for item in feed:
             got.append(item)
-        return got, memory_used(feed)
+        return got, memory_used(feed) or memory_guessed(feed)
 
 
 @slow
