@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from asyncfeed.errors import note
+
 if TYPE_CHECKING:
     from asyncfeed.stages.steps import Reading
 
@@ -54,6 +56,9 @@ def length_of(data: object) -> int | None:
         return len(data)
     except (TypeError, NotImplementedError):
         return None
+    except Exception as error:
+        note(error, f"asyncfeed: the length of this {type(data).__name__} was asked for")
+        raise
 
 
 def is_sequence(data: object) -> bool:

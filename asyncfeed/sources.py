@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, overload
 
@@ -12,6 +12,7 @@ import numpy as np
 from asyncfeed.axes import Axes, Fixed, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_policy, is_async
+from asyncfeed.given import check_source, explain_missing
 from asyncfeed.numbered import KERAS, QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.stages.base import Source, show
@@ -83,6 +84,8 @@ def files(patterns: Pattern | Iterable[Pattern], *, root: Pattern | None = None)
     >>> list(files(f"{folder}/*.txt").map(lambda file: file.size))
     [1, 1]
     """
+    if not isinstance(patterns, str | os.PathLike | Iterable):
+        raise PipelineError(f"files: takes a path, a pattern, or a list of them, not {patterns!r}")
     given = patterns if isinstance(patterns, str | os.PathLike) else tuple(patterns)
     return Pipeline(Files(given, None if root is None else os.fspath(root), expand(given, root)))
 
@@ -108,16 +111,8 @@ class Items(Source):
         check_policy(
             self.method, 1 if self.concurrency is None else self.concurrency, self.on_error, self.skip_limit
         )
-        if isinstance(data, str | bytes | bytearray):
-            raise PipelineError(f"items: {type(data).__name__} is one object, not many; wrap it in a list")
-        if isinstance(data, Mapping):
-            raise PipelineError("items: a mapping has keys, values and pairs; say which: items(data.items())")
-        by_number = is_sequence(data)
-        if not (by_number or callable(data) or isinstance(data, Iterable | AsyncIterable)):
-            raise PipelineError(
-                f"items: needs an iterable, an async iterable, or a function returning one, not {data!r}"
-            )
-        if self.options and not by_number:
+        check_source(data)
+        if self.options and not is_sequence(data):
             raise PipelineError(
                 f"items: {', '.join(self.options)} can do nothing for {_brief(data)}, which is drawn one item "
                 "after the other; give what has a length and [number], or do the work in a map"
@@ -142,8 +137,18 @@ class Items(Source):
             return Numbered(len(data), lambda places: [Asked(data, place) for place in places], on_thread=reading)
         reading = Reading(self.concurrency or 1, self.on_error, self.skip_limit)
         rows = Mapped(data) if is_mapped(data) else data
-        on_thread = None if rows is data and isinstance(data, np.ndarray) else reading
-        return Numbered(len(data), lambda places: [rows[place] for place in places], on_thread=on_thread)
+        if isinstance(data, np.ndarray):
+            on_thread = None if rows is data else reading
+            return Numbered(len(data), lambda places: [rows[place] for place in places], on_thread=on_thread)
+
+        def fetch(places: Sequence[int]) -> list[Any]:
+            try:
+                return [rows[place] for place in places]
+            except (IndexError, KeyError) as error:
+                explain_missing(error, data, places[0])
+                raise
+
+        return Numbered(len(data), fetch, on_thread=reading)
 
     def size(self) -> int | None:
         """Return the number of items where the object tells it, and none may be left out."""
@@ -359,6 +364,8 @@ def _fix_for(leaf: Any) -> str | None:
         return "pandas finds rows by label: write arrays(frame.to_numpy()), or a dict of column.to_numpy()"
     if isinstance(leaf, (str, bytes, os.PathLike)):
         return "open what is there, and give the array; files(...).load(npy) reads a file for each sample"
+    if isinstance(leaf, Iterator):
+        return "items(...) feeds what can only be iterated"
     if not getattr(leaf, "shape", ()):
         if callable(getattr(leaf, "keys", None)):
             return "it holds arrays by name: give them, as in arrays(group['x'], group['y'])"

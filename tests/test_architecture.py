@@ -25,8 +25,8 @@ LAYERS = (
     {"stages"},
     {"stacking"},
     {"storage", "formats", "state"},
-    {"axes", "errors", "functions", "machine", "numbered", "places", "randomness", "sizes", "stats", "tasks"}
-    | {"trees", "weights"},
+    {"axes", "errors", "functions", "given", "machine", "numbered", "places", "randomness", "sizes", "stats"}
+    | {"tasks", "trees", "weights"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.

@@ -197,7 +197,7 @@ class FlatStep(Step):
             made = work.fn(*args)
         else:
             made = await self.means.threads.run(self.name, work.fn, *args)
-        if isinstance(made, Awaitable):
+        if isinstance(made, Awaitable) and not isinstance(made, AsyncIterable):  # some cursors are both
             made = await made
             heed_cancel()
         if isinstance(made, AsyncIterable):

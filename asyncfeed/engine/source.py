@@ -125,7 +125,7 @@ class IterableSource(SourceStep):
     async def _pass(self) -> list[Any]:
         # A function of the user's may block, and what it returns tells which world it is of.
         made = await self.means.threads.run(self.name, self._make) if self._call else self._make()
-        if isinstance(made, Awaitable):
+        if isinstance(made, Awaitable) and not isinstance(made, AsyncIterable):  # some cursors are both
             made = await made
         if isinstance(made, AsyncIterable):
             async with IteratingAsync(made, self.name, self.means.in_peace) as iterator:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Unknown
+from asyncfeed.given import explain_missing
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.steps import Asked, Indexed, Reading, Work
 
@@ -91,7 +92,11 @@ class Fetch(Node):
 async def _answered(item: Any) -> Any:
     """Return an item when what was `Asked` for is there: all parts of it, if `enumerate` or `zip` made a tuple."""
     if type(item) is Asked:
-        return await item.dataset[item.number]
+        try:
+            return await item.dataset[item.number]
+        except (IndexError, KeyError) as error:
+            explain_missing(error, item.dataset, item.number)
+            raise
     if type(item) is not tuple:
         return item
     parts = [await _answered(part) for part in item]

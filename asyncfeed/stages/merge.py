@@ -228,4 +228,8 @@ def check_inputs(stage: str, pipelines: tuple[Any, ...]) -> None:
         raise PipelineError(f"{stage}: give at least one pipeline")
     for each in pipelines:
         if not hasattr(each, "stages"):
+            inner = each.values() if isinstance(each, dict) else each if isinstance(each, list | tuple) else ()
+            if inner and all(hasattr(one, "stages") for one in inner):
+                values = ".values()" if isinstance(each, dict) else ""
+                raise PipelineError(f"{stage} takes each pipeline by itself: {stage}(*pipelines{values})")
             raise PipelineError(f"{stage} takes pipelines, not {type(each).__name__}; wrap it: items(...)")
