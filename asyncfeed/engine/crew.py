@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from asyncfeed.engine.demand import Demand
 from asyncfeed.engine.origin import heed_cancel
 from asyncfeed.engine.step import Means
 from asyncfeed.engine.tuner import Tuner
@@ -28,6 +29,7 @@ class Crew:
         loop: asyncio.AbstractEventLoop,
         start: Callable[[], None],
         hungry_for: Callable[[], float],
+        demand: Demand | None = None,
     ) -> None:
         self.limit = limit
         self.spare = 0
@@ -36,6 +38,7 @@ class Crew:
         self._loop = loop
         self._start = start
         self._hungry_for = hungry_for
+        self._demand = demand
         self._workers = 0
         self._resting: list[asyncio.Future[None]] = []
         self.short_handed = False
@@ -81,7 +84,8 @@ class Crew:
     def tune(self, start: int, most: int) -> None:
         """Find the limit from here on, between 1 and `most`; where that is the start there is nothing to find."""
         self.limit = min(start, most)
-        self.tuner = Tuner(self.limit, most, self._hungry_for) if most > start else None
+        can_take = None if self._demand is None else self._demand.rate
+        self.tuner = Tuner(self.limit, most, self._hungry_for, can_take) if most > start else None
         self._counted = self._loop.time()
         self.arrived()
 
@@ -107,6 +111,8 @@ class Crew:
         tuner = self.tuner
         if tuner is None:
             return
+        if self._demand is not None:
+            self._demand.note(begun)
         if self.working >= self.limit:
             self.short_handed = True
         elif tuner.limit == self.limit:

@@ -89,6 +89,11 @@ class Outlet(Metered):
         """Return how many items wait for the consumer."""
         return len(self._items)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a consumer waits for an item."""
+        return bool(self._threads or self._sleepers)
+
     # -- the run's side, on its loop
 
     async def put(self, span: Span) -> None:

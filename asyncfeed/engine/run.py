@@ -25,6 +25,7 @@ from typing import Any
 
 from asyncfeed.engine import forks
 from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.demand import Shown
 from asyncfeed.engine.outlet import Outlet
 from asyncfeed.engine.plan import Description, compile_steps, prefetched
 from asyncfeed.engine.processes import Processes
@@ -143,6 +144,15 @@ class Run:
     def hungry_for(self) -> float:
         """Return for how many seconds the consumer has waited so far."""
         return self.outlet.times()[1]
+
+    def taken(self) -> int:
+        """Return how many batches, or other items of the last stage, the consumer has taken so far."""
+        return self.outlet.delivered
+
+    def shown(self) -> Shown:
+        """Return what the consumer has done so far."""
+        elapsed, waited, _ = self.outlet.times()
+        return Shown(elapsed - waited, self.outlet.delivered, len(self.outlet), self.outlet.waiting)
 
     def skipped(self, failure: Failure) -> None:
         """Note that a failed item was left out, as its stage's policy says."""

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.demand import Shown
 from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.out import Out
 from asyncfeed.engine.processes import Processes
@@ -35,6 +36,14 @@ class Means(Protocol):
 
     def hungry_for(self) -> float:
         """Return for how many seconds the consumer of the run has waited so far."""
+        ...
+
+    def taken(self) -> int:
+        """Return how many batches, or other items of the last stage, the consumer of the run has taken so far."""
+        ...
+
+    def shown(self) -> Shown:
+        """Return what the consumer of the run has done so far."""
         ...
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

@@ -21,6 +21,21 @@ long it waits:
 * While the consumer does not wait (`FED`) and callers rest, the average number of callers at work is what it
   needs. The number then goes back, by half at most each time, to `SPARE` times that. If the consumer waits
   afterwards, the search begins anew at once, and the next time that calls are taken back comes later (`PATIENCE`).
+
+That the consumer waits does not prove that it could take more. It always waits for its first batch, and a batch
+may need many rounds of calls. So the number is bounded by what the consumer could take, too:
+
+* Invariant: no search or look raises the number above `SPARE` x (items a second that the consumer could take) x
+  (seconds a call takes). `demand.py` measures the first, and the rate of the stage tells the second. A search at
+  least doubles the number, so it stays where it is while the bound is lower, and goes on when the bound has risen.
+  Calls that were taken away to see whether fewer would do come back without a question.
+* Until the consumer has come back, it is assumed to take in a second all that was begun. So the number may double
+  when the wait has lasted a second, and then every half second. From 32 it reaches 512 after 2.5 s.
+* A trainer needs (items in a batch) x (seconds a call takes) / S calls on average, if a step of training lasts S
+  seconds. The first batch thus raises the number to at most `SPARE` x S times what the trainer needs. It may be
+  more if one slow call holds up the batch, as calls for later batches are begun meanwhile.
+* If the consumer comes back at once, the bound is out of the way after one to three batches. Only the first
+  batches come later for it.
 """
 
 from __future__ import annotations
@@ -74,10 +89,19 @@ class Tuner:
     that was too low and one that was too high. Then it watches, and looks around in small steps.
     """
 
-    def __init__(self, start: int, most: int, hungry_for: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        start: int,
+        most: int,
+        hungry_for: Callable[[], float],
+        can_take: Callable[[int], float] | None = None,
+    ) -> None:
         self.limit = min(start, most)
         self.most = most
         self._hungry_for = hungry_for
+        self._can_take = can_take
+        self._enough = math.inf
+        """How many calls to grow to at most: what the consumer could take, and spare ones."""
         self._rate: float | None = None
         """What the limit that was found does; None while searching."""
         self._tried_from: tuple[int, float] | None = None
@@ -116,7 +140,10 @@ class Tuner:
             self._settling = False
             if idle - self._idle <= IDLE * seconds * self.limit:
                 if self._hungry_for() - self._hungry >= HUNGRY * seconds:
-                    self._judge(items / seconds)
+                    rate = items / seconds
+                    if self._can_take is not None:
+                        self._enough = SPARE * self._can_take(begun) * self.limit / rate
+                    self._judge(rate)
                 else:
                     self._forget()
             self._restart(begun, now, idle)
@@ -205,11 +232,24 @@ class Tuner:
             limit = math.isqrt(self.limit * self._low) if self._low else 1
         self._factor, self._doubted = factor, False
         searching = self._rate is None
+        if self.limit < limit and self._enough < limit:
+            limit = min(limit, 2 * self.limit)
+            if self._enough < limit:
+                self._hold(rate)
+                return
         if limit == self.limit or (searching and self._low and 1 / MORE < limit / self.limit < MORE):
             self._keep(self.limit, rate)
         else:
             self._tried_from = self.limit, rate
             self._go(limit)
+
+    def _hold(self, rate: float) -> None:
+        """Stay, because the consumer could not take what more calls would bring; a search is not over."""
+        if self._rate is not None:
+            self._keep(self.limit, rate)
+        elif self._tried_from is not None:
+            self._tried_from = None
+            self._go(self.limit)
 
     def _more(self, rate: float, before: int, rate_before: float) -> None:
         """Keep a higher limit, and go further; or return to the knee."""

@@ -199,6 +199,8 @@ class Window:
         self.entries: deque[Entry] = deque()
         self.held = 0
         """How many items were taken in and not sent on."""
+        self.gone = 0
+        """How many were sent on or left out."""
         self.ends = 0
         """How many entries have no items: they only end an epoch or the stream."""
         self._work = work
@@ -275,6 +277,7 @@ class Window:
 
     def _span(self, entry: Entry, piece: list[Any], ordinals: Any, skips: Callable[[Marks], bool]) -> Span:
         self.held -= len(piece)
+        self.gone += len(piece)
         failure = None
         if entry.special:
             piece, ordinals, failure = self._sift(piece, ordinals, ignore=skips(self._passed))

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.crew import Crew
+from asyncfeed.engine.demand import Demand
 from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.origin import Origin
 from asyncfeed.engine.step import Gate, Means, Step
@@ -77,7 +78,8 @@ class WorkStep(Step):
         self._current: Entry | None = None
         self._begun = 0
         """How many items the entries had that nothing is left to take of."""
-        self._crew = Crew(limit, means.loop, self._call, means.hungry_for)
+        self._demand = Demand(means.shown, means.taken)
+        self._crew = Crew(limit, means.loop, self._call, means.hungry_for, self._demand)
         self._probing = False
         """Whether the first call is alone."""
         self._together = False
@@ -301,6 +303,7 @@ class WorkStep(Step):
             span = self._window.ready(self.skips)
             if span is not None:
                 await self.send(span)
+                self._demand.sent = self._window.gone
                 self._crew.watch(self._begun)
             elif self.means.budget.waiting:
                 self.means.budget.poke()

@@ -17,6 +17,7 @@ import asyncfeed as af
 from asyncfeed.engine import channel, coroutines, flat, hop, plan, shared, source, work_async, worker
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.crew import Crew
+from asyncfeed.engine.demand import Demand, Shown
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
 from asyncfeed.engine.hop import DROPPED
@@ -34,9 +35,9 @@ from asyncfeed.engine.tuner import Tuner
 from asyncfeed.stages.steps import Work
 
 __all__ = [
-    "ASKED", "DROPPED", "ENDLESS", "EXIT", "NEITHER", "READY", "Arena", "Budget", "Crew", "EpochCounter",
-    "Failed", "KeptWorkers", "Lane", "Meter", "Outlet", "RemoteTraceback", "Run", "Threads", "Tuner", "Worker",
-    "kept",
+    "ASKED", "DROPPED", "ENDLESS", "EXIT", "NEITHER", "READY", "Arena", "Budget", "Crew", "Demand",
+    "EpochCounter", "Failed", "KeptWorkers", "Lane", "Meter", "Outlet", "RemoteTraceback", "Run", "Shown", "Threads",
+    "Tuner", "Worker", "kept",
 ]  # fmt: skip
 
 CHUNK = channel.SPAN
