@@ -1,15 +1,14 @@
 """One item in, any number out: the step of `flat_map` and `unbatch`.
 
-Each item has a slot that its children gather in; the slots are sent in order. Only the first slot streams; the
-children of a later one wait in it, and when it holds enough its worker waits too.
+Each item has an expansion that its children gather in. `expansions.py` says which are sent when. When an expansion
+holds enough, its worker waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator
-from itertools import repeat
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable
 from typing import Any
 
 from asyncfeed.engine.channel import SPAN, Channel
@@ -17,11 +16,11 @@ from asyncfeed.engine.closing import IteratingAsync, complain
 from asyncfeed.engine.crew import Crew, Policy
 from asyncfeed.engine.drawing import Drawing
 from asyncfeed.engine.epochs import Marks
+from asyncfeed.engine.expansions import Expansion, expansions_of
 from asyncfeed.engine.hop import HOP_BYTES, HOP_SECONDS
 from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
 from asyncfeed.engine.step import Gate, Means, Step
 from asyncfeed.engine.work import ALONE
-from asyncfeed.errors import Failure
 from asyncfeed.stages.steps import NO_MARK, Span, Work
 from asyncfeed.trees import total_size
 
@@ -29,35 +28,6 @@ AUTO = 4
 """What concurrency="auto" amounts to: enough to open the next ones while the first streams."""
 SLOTS = 64
 """How many items may be open or wait their turn."""
-
-
-class Slot:
-    """One item and its children; or, with no item, what comes after the items before it."""
-
-    __slots__ = (
-        "active", "asked", "charged", "children", "done", "failure", "gate", "item", "mark", "nbytes", "ordinal",
-        "reserved", "sent", "unwanted",
-    )  # fmt: skip
-
-    def __init__(self, item: Any, ordinal: Any, charged: int) -> None:
-        self.item = item
-        self.ordinal = ordinal
-        self.charged = charged
-        self.children: list[Any] = []
-        self.nbytes = 0
-        self.asked = 0
-        """How many children are being made."""
-        self.reserved = 0
-        """What is charged for those."""
-        self.sent = 0
-        self.active = False
-        """Whether a worker is at it, and does not wait for memory."""
-        self.done = False
-        self.unwanted = False
-        """Whether nobody asks for more children: a later stage has left the epoch of this item."""
-        self.failure: Failure | None = None
-        self.mark = NO_MARK
-        self.gate = Gate()
 
 
 class FlatStep(Step):
@@ -70,9 +40,13 @@ class FlatStep(Step):
         self._work = work
         self._inbox = inbox
         self._origin = origin
-        self._slots: deque[Slot] = deque()
-        self._untaken: deque[Slot] = deque()
+        self._expansions = expansions_of(work)
+        self._open: set[Expansion] = set()
+        """Those that a worker is at."""
+        self._untaken: deque[Expansion] = deque()
         self._most = max(2, SLOTS // unit)
+        if work.turns is not None:
+            self._most = max(self._most, work.turns.cycle + AUTO)
         self._limit = AUTO if work.concurrency == "auto" else work.concurrency
         # One worker until an element has been weighed, or takes long: many at once might be too many.
         self._crew = Crew(1, means.loop, lambda: self.task(self._labour(), "worker"), means.hungry_for)
@@ -94,7 +68,7 @@ class FlatStep(Step):
     @property
     def busy(self) -> bool:
         """Whether an item has been taken in and not sent on."""
-        return self.sending or bool(self._slots)
+        return self.sending or bool(self._expansions)
 
     @property
     def calls(self) -> int:
@@ -105,19 +79,23 @@ class FlatStep(Step):
         """Draw nothing more for the items of that epoch: what they expand to may have no end."""
         super().skip(level, ended)
         marks = self._passed.copy()
-        for slot in self._slots:
-            if slot.mark != NO_MARK:
-                marks.note(slot.mark)
+        for expansion in self._expansions:
+            if expansion.mark != NO_MARK:
+                marks.note(expansion.mark)
             elif self.skips(marks):
-                slot.unwanted = True
-                slot.gate.open()
+                expansion.unwanted = True
+                expansion.gate.open()
 
     def drop(self) -> int:
         """Forget what is held."""
-        nbytes = sum(slot.charged + slot.nbytes + slot.reserved for slot in self._slots) + self._inbox.clear()
-        for slot in self._slots:
-            slot.reserved = 0
-        self._slots.clear()
+        nbytes = (
+            sum(expansion.charged + expansion.nbytes + expansion.reserved for expansion in self._expansions)
+            + self._inbox.clear()
+        )
+        for expansion in self._expansions:
+            expansion.reserved = 0
+        self._expansions.clear()
+        self._open.clear()
         self._untaken.clear()
         if self._alone is not None:
             self._alone.cancel()
@@ -125,7 +103,7 @@ class FlatStep(Step):
 
     def forget_guesses(self) -> int:
         """Return what is charged by guess."""
-        return sum(slot.reserved for slot in self._slots) if self._weight is None else 0
+        return sum(each.reserved for each in self._expansions) if self._weight is None else 0
 
     async def _feed(self) -> None:
         last = False
@@ -135,23 +113,24 @@ class FlatStep(Step):
             share = span.nbytes // max(1, len(span.items))
             self.means.budget.charge(share * len(span.items) - span.nbytes)
             for item, ordinal in zip(span.items, span.ordinals, strict=True):
-                while len(self._slots) >= self._most and not self.skips(self._fed):
+                while len(self._expansions) >= self._most and not self.skips(self._fed):
                     await self._room.wait()
                 if self.skips(self._fed):
                     self.means.budget.charge(-share)
                     continue
-                slot = Slot(item, ordinal, share)
-                self._slots.append(slot)
-                self._untaken.append(slot)
+                expansion = Expansion(item, ordinal, share)
+                expansion.gate = Gate()
+                self._expansions.add(expansion)
+                self._untaken.append(expansion)
                 self._crew.hire()
             if span.mark != NO_MARK or span.failure is not None:
-                while len(self._slots) >= self._most:  # a source of no items can send ends for ever
+                while len(self._expansions) >= self._most:  # a source of no items can send ends for ever
                     await self._room.wait()
-                end = Slot(None, None, 0)
+                end = Expansion(None, None, 0)
                 end.mark, end.failure, end.done = span.mark, span.failure, True
                 if span.mark != NO_MARK:
                     self._fed.note(span.mark)
-                self._slots.append(end)
+                self._expansions.add(end)
                 if self._progress.waiting:
                     self._progress.open()
             elif self.means.budget.waiting and self.skips(self._fed):
@@ -166,33 +145,35 @@ class FlatStep(Step):
             if not self._untaken:
                 await crew.rest()
                 continue
-            slot = self._untaken.popleft()
-            slot.active = True
+            expansion = self._untaken.popleft()
+            expansion.active = True
+            self._open.add(expansion)
             if self._untaken and crew.short_handed:
                 crew.hire()
             try:
-                if not slot.unwanted:
-                    await self._expand(slot)
+                if not expansion.unwanted:
+                    await self._expand(expansion)
             except BaseException as error:
                 if from_outside(error, task):
                     raise
                 if task is not None and task.cancelling():
                     complain(self.means.loop, self.name, error)  # nobody waits for the item any more
                     return
-                slot.failure = self._origin.failure(error, self.name, slot.ordinal, slot.item)
-            slot.item = None
-            slot.done, slot.active = True, False
+                expansion.failure = self._origin.failure(error, self.name, expansion.ordinal, expansion.item)
+            expansion.item = None
+            expansion.done, expansion.active = True, False
+            self._open.discard(expansion)
             if self._weight is None:
                 self._weigh(0, 1)
-            self.means.budget.charge(-slot.charged - slot.reserved)
-            slot.charged = slot.reserved = 0
+            self.means.budget.charge(-expansion.charged - expansion.reserved)
+            expansion.charged = expansion.reserved = 0
             if self._progress.waiting:
                 self._progress.open()
-            del slot
+            del expansion
 
-    async def _expand(self, slot: Slot) -> None:
-        work, item = self._work, slot.item
-        args = (item, ItemPlace(self._origin, slot.ordinal)) if work.placed else (item,)
+    async def _expand(self, expansion: Expansion) -> None:
+        work, item = self._work, expansion.item
+        args = (item, ItemPlace(self._origin, expansion.ordinal)) if work.placed else (item,)
         if work.kind == "async" or (work.inline is not None and work.inline(item)):
             made = work.fn(*args)
         else:
@@ -202,82 +183,82 @@ class FlatStep(Step):
             heed_cancel()
         if isinstance(made, AsyncIterable):
             async with IteratingAsync(made, self.name, self.means.in_peace) as iterator:
-                await self._expand_on_loop(slot, iterator)
+                await self._expand_on_loop(expansion, iterator)
         elif isinstance(made, (list, tuple)):
             for start in range(0, len(made), SPAN):
-                if slot.unwanted:
+                if expansion.unwanted:
                     return
-                await self._gather(slot, list(made[start : start + SPAN]))
+                await self._gather(expansion, list(made[start : start + SPAN]))
         elif isinstance(made, Iterable):
-            await self._expand_on_thread(slot, made)
+            await self._expand_on_thread(expansion, made)
         else:
             message = f"{self.name} must return an iterable or an async iterable, not {type(made).__name__}"
             raise TypeError(message)
 
-    async def _expand_on_loop(self, slot: Slot, iterator: AsyncIterator[Any]) -> None:
-        while not slot.unwanted:
-            await self._admit(slot, 1)
+    async def _expand_on_loop(self, expansion: Expansion, iterator: AsyncIterator[Any]) -> None:
+        while not expansion.unwanted:
+            await self._admit(expansion, 1)
             try:
                 child = await anext(iterator)
                 heed_cancel()
             except StopAsyncIteration:
                 return
-            await self._gather(slot, [child])
+            await self._gather(expansion, [child])
             del child
 
-    async def _expand_on_thread(self, slot: Slot, made: Iterable[Any]) -> None:
+    async def _expand_on_thread(self, expansion: Expansion, made: Iterable[Any]) -> None:
         drawing = Drawing(made, self.name, self.means.loop, max(HOP_BYTES, self.means.budget.limit // 16))
         size = 1
         try:
-            while not (drawing.ended or slot.unwanted):
+            while not (drawing.ended or expansion.unwanted):
                 size = max(1, min(size, HOP_BYTES // max(1, self._weight or HOP_BYTES)))
-                await self._admit(slot, size)
+                await self._admit(expansion, size)
                 children, seconds = await self.means.threads.run(self.name, drawing.draw, size)
                 worth = int(HOP_SECONDS * max(1, len(children)) / max(seconds, 1e-9))
                 size = max(1, min(worth, 2 * size, SPAN))
-                await self._gather(slot, children)
+                await self._gather(expansion, children)
                 del children
                 if drawing.error is not None:
                     raise drawing.error
         finally:
             drawing.stop(self.means.threads.submit)
 
-    async def _admit(self, slot: Slot, count: int) -> None:
+    async def _admit(self, expansion: Expansion, count: int) -> None:
         """Wait until the budget has room for so many elements, as heavy as those before."""
         budget = self.means.budget
         if self._weight is None and self._alone is None and self._crew.limit < self._limit:
             self._alone = self.means.loop.call_later(ALONE, self._go_on)
-        first = not self._work.ordered or self._slots[0] is slot
+        first = self._expansions.leads(expansion)
         # The others leave room for one element of the first, which is the one that is needed next.
         spare = 0 if first else budget.least if self._weight is None else self._weight
-        slot.asked = count
+        expansion.asked = count
         predicted = count * (budget.share(self._limit) if self._weight is None else self._weight)
         if budget.fits(predicted, self.depth, spare, predicted if self._weight is None else 0):
-            slot.reserved = predicted
+            expansion.reserved = predicted
             return
-        slot.active = False
+        expansion.active = False
 
         def needed() -> int:
             return count * (budget.least if self._weight is None else self._weight)
 
         def entered() -> None:
-            slot.active = True
-            slot.reserved = needed()
+            expansion.active = True
+            expansion.reserved = needed()
 
         def guess() -> int:
             return needed() if self._weight is None else 0
 
-        await budget.admit(needed, self.depth, lambda: self._is_next(slot), spare, entered, guess=guess)
+        await budget.admit(needed, self.depth, lambda: self._is_next(expansion), spare, entered, guess=guess)
 
     def _correct(self) -> None:
         """Charge what is being made with what is known by now."""
         change = guess = 0
-        for slot in self._slots:
-            if slot.reserved:
-                reserved = slot.asked * (self._weight or 0)
-                change += reserved - slot.reserved
-                guess += slot.reserved
-                slot.reserved = reserved
+        for expansion in self._expansions:
+            if expansion.reserved:
+                reserved = expansion.asked * (self._weight or 0)
+                change += reserved - expansion.reserved
+                guess += expansion.reserved
+                expansion.reserved = reserved
         self.means.budget.charge(change, -guess)
         if self.means.budget.waiting:
             self.means.budget.poke()
@@ -300,35 +281,28 @@ class FlatStep(Step):
             if self._untaken:
                 self._crew.hire()
 
-    async def _gather(self, slot: Slot, children: list[Any]) -> None:
-        """Put elements into the slot, in place of what was reserved for them; wait while it holds enough."""
+    async def _gather(self, expansion: Expansion, children: list[Any]) -> None:
+        """Put elements into the expansion, in place of what was reserved for them; wait while it holds enough."""
         nbytes = total_size(children)
-        self.means.budget.charge(nbytes - slot.reserved, -slot.reserved if self._weight is None else 0)
-        slot.reserved = 0
+        self.means.budget.charge(nbytes - expansion.reserved, -expansion.reserved if self._weight is None else 0)
+        expansion.reserved = 0
         if children:
             self.look_at(children[-1])
             self._weigh(nbytes, len(children))
-        slot.nbytes += nbytes
-        slot.children.extend(children)
+        expansion.nbytes += nbytes
+        expansion.children.extend(children)
         del children
-        if self._progress.waiting and (not self._work.ordered or self._slots[0] is slot):
+        if self._progress.waiting and self._expansions.leads(expansion):
             self._progress.open()
-        while len(slot.children) >= 2 * SPAN and not slot.unwanted:
-            await slot.gate.wait()
+        while len(expansion.children) >= 2 * SPAN and not expansion.unwanted:
+            await expansion.gate.wait()
 
-    def _is_next(self, slot: Slot) -> bool:
+    def _is_next(self, expansion: Expansion) -> bool:
         """Return whether the consumer waits for this item's next child before all others: see `budget`."""
         if self.sending or not self.clear_ahead():
             return False
-        reach = list(self._reach())
-        return slot in reach and not any(each.children or each.active for each in reach)
-
-    def _reach(self) -> Iterator[Slot]:
-        """Go through the items whose children may be sent now."""
-        for slot in self._slots:
-            yield slot
-            if self._work.ordered or slot.mark != NO_MARK or slot.failure is not None:
-                return
+        reach = list(self._expansions.reach())
+        return expansion in reach and not any(each.children or each.active for each in reach)
 
     async def _send(self) -> None:
         await self.out.start()
@@ -347,58 +321,31 @@ class FlatStep(Step):
 
         Those of several items go together, or each item with a few children would cost a span.
         """
-        slots = self._slots
-        children: list[Any] = []
-        ordinals: list[Any] = []
-        nbytes = 0
-        before = len(slots)
-        ended = None
-        while slots and len(children) < SPAN:
-            if self._work.ordered:
-                nbytes += self._take(slots[0], children, ordinals)
-            else:
-                nbytes += sum([self._take(slot, children, ordinals) for slot in self._reach() if slot.children])
-            slot = slots[0]
-            if not slot.done:
-                break
-            if slot.mark != NO_MARK or slot.failure is not None:
-                ended = None if children else slots.popleft()  # it comes after them
-                break
-            slots.popleft()
-        if len(slots) < before and self._room.waiting:
+        before = len(self._expansions)
+        ready = self._expansions.ready(SPAN)
+        for each in self._open:
+            if each.gate.waiting and len(each.children) < 2 * SPAN:
+                each.gate.open()
+        if len(self._expansions) < before and self._room.waiting:
             self._room.open()
-        if ended is not None:
-            return self._end(ended)
-        if not children:
-            # Items without children: a span without any lets others run.
-            return Span([], ()) if len(slots) < before else None
-        self._seen += len(children)
-        if self.skips(self._passed):
-            self.means.budget.charge(-nbytes)
-            return Span([], ())
-        return Span(children, ordinals, nbytes=nbytes)
+        if ready.children:
+            self._seen += len(ready.children)
+            if not self.skips(self._passed):
+                return Span(ready.children, ready.ordinals, nbytes=ready.nbytes)
+            self.means.budget.charge(-ready.nbytes)
+        elif ready.end is not None:
+            return self._end(ready.end)
+        elif len(self._expansions) == before:
+            return None
+        return Span([], ())  # lets others run: items without children may come for ever
 
-    def _take(self, slot: Slot, children: list[Any], ordinals: list[Any]) -> int:
-        """Add the children that a slot holds to those that are sent; return what they weigh."""
-        if not slot.children:
-            return 0
-        start = slot.sent
-        slot.sent = stop = start + len(slot.children)
-        ordinals.extend(zip(repeat(slot.ordinal, stop - start), range(start, stop), strict=True))
-        children.extend(slot.children)
-        slot.children.clear()
-        nbytes, slot.nbytes = slot.nbytes, 0
-        if slot.gate.waiting:
-            slot.gate.open()
-        return nbytes
-
-    def _end(self, slot: Slot) -> Span:
-        """Return the end of an epoch or the failure that this slot stands for."""
-        failure = slot.failure
-        if failure is not None and slot.ordinal is not None:  # its own, not one that came from upstream
+    def _end(self, expansion: Expansion) -> Span:
+        """Return the end of an epoch or the failure that this one stands for."""
+        failure = expansion.failure
+        if failure is not None and expansion.ordinal is not None:  # its own, not one that came from upstream
             unwanted = self.skips(self._passed)
             if unwanted or self._policy.forgives(failure, self._seen):
                 failure = None
-        if slot.mark != NO_MARK:
-            self._passed.note(slot.mark)
-        return Span([], (), slot.mark, failure)
+        if expansion.mark != NO_MARK:
+            self._passed.note(expansion.mark)
+        return Span([], (), expansion.mark, failure)

@@ -168,6 +168,14 @@ class MemberError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """Children of several items by turns: `block` of each of `cycle` items that are open at a time."""
+
+    cycle: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """How to call a function for each item of a stream.
 
@@ -184,6 +192,8 @@ class Work:
     """Whether the function takes the item's `Place` as a second argument."""
     concurrency: Concurrency = "auto"
     ordered: bool = True
+    turns: Turns | None = None
+    """For shape "flat": how the children of several items take turns; None sends all of one item together."""
     on_error: OnError = "raise"
     skip_limit: float = 0
     cost: Callable[[Any], int | None] | None = None

@@ -1,0 +1,227 @@
+"""Items that become several, in the order in which these are sent: decided here, without IO.
+
+Each item has an `Expansion` that its children gather in. Invariants:
+
+* A child is sent once, after the children of the same item that came before it.
+* The end of an epoch is sent after everything that was added before it, and before everything added after it.
+* `reach` names the expansions whose children may be sent now. In order that is the oldest alone. As they come
+  these are all up to the next end. In turns it is the one whose turn it is.
+
+In turns works as TensorFlow's `interleave` does: `cycle` items are open, and each gives `block` children at its
+turn. One that has no more ends its turn. The next item takes its place when the turn comes to it again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any
+
+from asyncfeed.errors import Failure
+from asyncfeed.stages.steps import NO_MARK, Turns, Work
+
+
+class Expansion:
+    """One item and its children; or, with no item, the end of an epoch or of the stream."""
+
+    __slots__ = (
+        "active", "asked", "charged", "children", "done", "failure", "gate", "item", "mark", "nbytes", "ordinal",
+        "reserved", "sent", "unwanted",
+    )  # fmt: skip
+
+    def __init__(self, item: Any, ordinal: Any, charged: int) -> None:
+        self.item = item
+        self.ordinal = ordinal
+        self.charged = charged
+        self.children: list[Any] = []
+        self.nbytes = 0
+        self.asked = 0
+        """How many children are being made."""
+        self.reserved = 0
+        """What is charged for those."""
+        self.sent = 0
+        self.active = False
+        """Whether a worker is at it, and does not wait for memory."""
+        self.done = False
+        self.unwanted = False
+        """Whether nobody asks for more children: a later stage has left the epoch of this item."""
+        self.failure: Failure | None = None
+        self.mark = NO_MARK
+        self.gate: Any = None
+        """Where the worker waits while enough children are held."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether something comes after its children: an end, or a failure."""
+        return self.mark != NO_MARK or self.failure is not None
+
+
+class Ready:
+    """Children to be sent together, or what ends after those before."""
+
+    __slots__ = ("children", "end", "nbytes", "ordinals")
+
+    def __init__(self) -> None:
+        self.children: list[Any] = []
+        self.ordinals: list[Any] = []
+        self.nbytes = 0
+        self.end: Expansion | None = None
+
+    def take(self, expansion: Expansion, most: int = sys.maxsize) -> int:
+        """Add up to `most` of the children that an expansion holds; return how many."""
+        held = expansion.children
+        count = min(len(held), most)
+        if not count:
+            return 0
+        start = expansion.sent
+        expansion.sent = stop = start + count
+        self.ordinals.extend(zip(repeat(expansion.ordinal, count), range(start, stop), strict=True))
+        nbytes = expansion.nbytes * count // len(held)
+        self.children.extend(held[:count])
+        del held[:count]
+        self.nbytes += nbytes
+        expansion.nbytes -= nbytes
+        return count
+
+
+class Expansions:
+    """The expansions of a stage in the order in which they were added; this one sends in that order."""
+
+    def __init__(self) -> None:
+        self._all: deque[Expansion] = deque()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Expansion]:
+        return iter(self._all)
+
+    def add(self, expansion: Expansion) -> None:
+        """Add one behind all others."""
+        self._all.append(expansion)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._all.clear()
+
+    def reach(self) -> Iterator[Expansion]:
+        """Go through those whose children may be sent now."""
+        if self._all:
+            yield self._all[0]
+
+    def leads(self, expansion: Expansion) -> bool:
+        """Return whether the children of this one may be sent now."""
+        return any(each is expansion for each in self.reach())
+
+    def ready(self, most: int) -> Ready:
+        """Take what can be sent now: at least `most` children, if there are as many, or an end."""
+        ready = Ready()
+        while self._all and len(ready.children) < most:
+            for each in self.reach():
+                ready.take(each)
+            first = self._all[0]
+            if not first.done:
+                break
+            if first.ends and ready.children:
+                break  # the end comes after them
+            self._all.popleft()
+            if first.ends:
+                ready.end = first
+                break
+        return ready
+
+
+class AsTheyCome(Expansions):
+    """Sends children in the order in which they were made."""
+
+    def reach(self) -> Iterator[Expansion]:
+        """Go through all up to the next end: nothing overtakes that."""
+        for each in self._all:
+            yield each
+            if each.ends:
+                return
+
+    def leads(self, expansion: Expansion) -> bool:
+        """Return True: any may be the one that is needed next."""
+        return True
+
+
+class InTurns(Expansions):
+    """Sends `block` children of each of `cycle` open items at a time."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__()
+        self._block = turns.block
+        self._places: list[Expansion | None] = [None] * turns.cycle
+        self._waiting: deque[Expansion] = deque()
+        """Those that have no place yet."""
+        self._turn = 0
+        self._given = 0
+        """How many children the one whose turn it is has given."""
+
+    def add(self, expansion: Expansion) -> None:
+        """Add one behind all others."""
+        super().add(expansion)
+        self._waiting.append(expansion)
+
+    def clear(self) -> None:
+        """Forget all."""
+        super().clear()
+        self._waiting.clear()
+        self._places = [None] * len(self._places)
+
+    def reach(self) -> Iterator[Expansion]:
+        """Return the one whose turn it is, or the end that is due; none if the next item has not come yet."""
+        current = self._current()
+        if current is not None:
+            yield current
+
+    def ready(self, most: int) -> Ready:
+        """Take the children whose turn it is, or an end."""
+        ready = Ready()
+        while len(ready.children) < most and (current := self._current()) is not None:
+            self._given += ready.take(current, self._block - self._given)
+            if self._given == self._block:
+                self._go_on()
+            elif not current.done:
+                break
+            elif current.ends and ready.children:
+                break  # the end comes after them
+            else:
+                self._all.remove(current)
+                if current.ordinal is None:
+                    self._waiting.popleft()
+                    self._turn = self._given = 0
+                else:
+                    self._places[self._turn] = None
+                    self._go_on()
+                if current.ends:
+                    ready.end = current
+                    break
+        return ready
+
+    def _current(self) -> Expansion | None:
+        while self._places[self._turn] is None:
+            waiting = self._waiting[0] if self._waiting else None
+            if waiting is None:
+                return None
+            if waiting.ordinal is not None:
+                self._places[self._turn] = self._waiting.popleft()
+            elif not any(self._places):
+                return waiting  # an end: all before it were sent
+            else:
+                self._go_on()
+        return self._places[self._turn]
+
+    def _go_on(self) -> None:
+        self._turn = (self._turn + 1) % len(self._places)
+        self._given = 0
+
+
+def expansions_of(work: Work) -> Expansions:
+    """Return where the children of a stage's items gather."""
+    if work.turns is not None:
+        return InTurns(work.turns)
+    return Expansions() if work.ordered else AsTheyCome()

@@ -1,0 +1,124 @@
+"""The order in which the children of several items are sent: decided without a loop."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncfeed.engine.expansions import Expansion, expansions_of
+from asyncfeed.stages.steps import NO_MARK, Turns, Work
+
+EPOCHS = st.lists(st.lists(st.integers(0, 5), max_size=7), min_size=1, max_size=3)
+"""For each epoch, how many children each of its items has."""
+SEEDS = st.integers(0, 2**32)
+
+
+def in_turns(counts: list[int], cycle: int, block: int) -> list[tuple[int, int]]:
+    """Return the children as TensorFlow's `interleave` gives them: its loop, in Python."""
+    items = deque(enumerate(counts))
+    places: list[deque[tuple[int, int]] | None] = [None] * cycle
+    turn = given_in_turn = 0
+    out: list[tuple[int, int]] = []
+    while items or any(each is not None for each in places):
+        place = places[turn]
+        if place is None:
+            if items:
+                number, count = items.popleft()
+                places[turn] = deque((number, child) for child in range(count))
+                continue
+        elif place:
+            out.append(place.popleft())
+            given_in_turn += 1
+            if given_in_turn < block:
+                continue
+        else:
+            places[turn] = None
+        turn, given_in_turn = (turn + 1) % cycle, 0
+    return out
+
+
+def send(work: Work, epochs: list[list[int]], seed: int) -> list[list[tuple[int, int]]]:
+    """Make children and take them on a random schedule; return what was sent in each epoch."""
+    random = Random(seed)
+    expansions = expansions_of(work)
+    coming: list[Expansion] = []
+    left: dict[int, int] = {}
+    for counts in epochs:
+        for number, count in enumerate(counts):
+            expansion = Expansion(number, number, 0)
+            left[id(expansion)] = count
+            coming.append(expansion)
+        end = Expansion(None, None, 0)
+        end.mark, end.done = 0, True
+        coming.append(end)
+    arriving, making = deque(coming), []
+    sent: list[list[tuple[int, int]]] = [[]]
+    while arriving or making or len(expansions):
+        choices = ["arrive"] * bool(arriving) + ["make"] * bool(making) + ["take"]
+        match random.choice(choices):
+            case "arrive":
+                expansion = arriving.popleft()
+                expansions.add(expansion)
+                if expansion.mark == NO_MARK:
+                    making.append(expansion)
+            case "make":
+                expansion = random.choice(making)
+                count = random.randint(0, left[id(expansion)])
+                made = expansion.sent + len(expansion.children)
+                expansion.children.extend((expansion.item, child) for child in range(made, made + count))
+                expansion.nbytes += 3 * count
+                left[id(expansion)] -= count
+                if not left[id(expansion)]:
+                    expansion.done = True
+                    making.remove(expansion)
+            case _:
+                ready = expansions.ready(random.randint(1, 4))
+                assert ready.ordinals == ready.children  # both are (item, number of the child) here
+                assert ready.nbytes == 3 * len(ready.children)
+                sent[-1].extend(ready.children)
+                if ready.end is not None:
+                    assert not ready.children
+                    sent.append([])
+                elif not ready.children and not (arriving or making):
+                    ready = expansions.ready(1)
+                    assert ready.children or ready.end or not len(expansions), "nothing is sent, and nothing comes"
+                    sent[-1].extend(ready.children)
+                    if ready.end is not None:
+                        sent.append([])
+    assert sent.pop() == []
+    return sent
+
+
+def flat(**options: Any) -> Work:
+    return Work(range, "thread", shape="flat", **options)
+
+
+@given(EPOCHS, SEEDS)
+def test_in_order_each_item_sends_all_its_children_before_the_next(epochs: list[list[int]], seed: int) -> None:
+    """Whatever was made first."""
+    expected = [[(n, child) for n, count in enumerate(counts) for child in range(count)] for counts in epochs]
+    assert send(flat(), epochs, seed) == expected
+
+
+@given(EPOCHS, SEEDS)
+def test_as_they_come_nothing_is_lost_and_nothing_overtakes_the_end_of_an_epoch(
+    epochs: list[list[int]], seed: int
+) -> None:
+    """The children of one item stay in order."""
+    for counts, sent in zip(epochs, send(flat(ordered=False), epochs, seed), strict=True):
+        assert Counter(n for n, _ in sent) == Counter({n: count for n, count in enumerate(counts) if count})
+        for number, count in enumerate(counts):
+            assert [child for n, child in sent if n == number] == list(range(count))
+
+
+@given(EPOCHS, st.integers(1, 4), st.integers(1, 3), SEEDS)
+def test_in_turns_the_order_is_that_of_tensorflow(
+    epochs: list[list[int]], cycle: int, block: int, seed: int
+) -> None:
+    """It does not depend on what was made first; each epoch begins with the first place."""
+    sent = send(flat(turns=Turns(cycle, block)), epochs, seed)
+    assert sent == [in_turns(counts, cycle, block) for counts in epochs]
