@@ -19,6 +19,7 @@ from asyncfeed.stages.bucket import Bucket
 from asyncfeed.stages.enumerate import Enumerate
 from asyncfeed.stages.filter import Filter
 from asyncfeed.stages.flat_map import FlatMap
+from asyncfeed.stages.interleave import Interleave
 from asyncfeed.stages.load import Load
 from asyncfeed.stages.map import Map, On
 from asyncfeed.stages.pad import Pad
@@ -321,6 +322,29 @@ class Pipeline(Outputs, Running[T_co]):
         return self.then(
             FlatMap(fn, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
         )
+
+    def interleave(
+        self,
+        fn: Callable[[T_co], Any],
+        *,
+        cycle: int,
+        block: int = 1,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+    ) -> Pipeline[Any]:
+        """Replace each item by the elements of `fn(item)`, `block` of each of `cycle` items by turns.
+
+        As TensorFlow's `interleave`: shards are read side by side, so their samples mix. `fn` as for `flat_map`.
+
+        Order: the same at any speed. An item with no more elements ends its turn, and the next takes its place
+        when the turn comes to it again. Memory: `cycle` items are open and two are opened ahead; each holds a
+        bounded number of elements. Errors: as for `map`, after all elements before it in this order.
+
+        >>> import asyncfeed as af
+        >>> list(af.items(["abc", "de", "fgh"]).interleave(list, cycle=2))
+        ['a', 'd', 'b', 'e', 'c', 'f', 'g', 'h']
+        """
+        return self.then(Interleave(fn, cycle=cycle, block=block, on_error=on_error, skip_limit=skip_limit))
 
     # -- shape
 

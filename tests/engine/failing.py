@@ -265,6 +265,14 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
         "async flat_map": Kind(
             lambda k: numbers.flat_map(flat_async(error), concurrency=k), [*twice, BAD], "flat_map(", *here
         ),
+        "interleave": Kind(
+            lambda _: numbers.interleave(flat(error), cycle=2, block=2), twice, "interleave(", *here
+        ),
+        "lazy interleave": Kind(
+            lambda _: numbers.interleave(flat_lazy(error), cycle=2),
+            [each for x in range(0, BAD - 1, 2) for each in (x, x + 1) * 2] + [BAD - 1, BAD, BAD - 1],
+            "interleave(", *here,
+        ),  # fmt: skip
         "batch of a failing map": Kind(
             lambda k: numbers.map(raises_later(error), concurrency=k).batch(2).map(list),
             [[x, x + 1] for x in range(0, BAD - 1, 2)], "map(", *here,

@@ -134,6 +134,29 @@ def test_mix_is_choose_from_datasets(tf: Any, sizes: list[int], stop: str, by_nu
         assert sorted(ours.repeat(times) if expected else ours) == sorted(expected)
 
 
+@few
+@given(
+    counts=st.lists(st.integers(0, 6), max_size=8), cycle=st.integers(1, 4), block=st.integers(1, 3),
+    times=st.integers(1, 2), lazy=st.booleans(),
+)  # fmt: skip
+def test_interleave_is_interleave(
+    tf: Any, counts: list[int], cycle: int, block: int, times: int, lazy: bool
+) -> None:
+    """The same order, also where inputs are empty or end at different times, and again in each epoch."""
+    theirs = tf.data.Dataset.from_tensor_slices(np.array(counts, np.int64)).enumerate()
+    theirs = theirs.interleave(
+        lambda number, count: tf.data.Dataset.range(100 * number, 100 * number + count),
+        cycle_length=cycle, block_length=block, num_parallel_calls=None,
+    ).repeat(times)  # fmt: skip
+
+    def elements(pair: tuple[int, int]) -> Any:
+        made = range(100 * pair[0], 100 * pair[0] + pair[1])
+        return (each for each in made) if lazy else list(made)
+
+    ours = af.items(counts).enumerate().interleave(elements, cycle=cycle, block=block)
+    same(list(ours.repeat(times) if any(counts) else ours), [int(each) for each in theirs])
+
+
 def test_a_shuffle_buffer_displaces_as_tf_data_does(tf: Any) -> None:
     """No item comes earlier than the buffer allows, and every item comes once."""
     n, buffer = 500, 32

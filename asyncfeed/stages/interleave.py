@@ -1,0 +1,56 @@
+"""`interleave`: the elements of several items, by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from asyncfeed.axes import Axes, Unknown
+from asyncfeed.errors import PipelineError
+from asyncfeed.functions.checks import check_policy, is_async
+from asyncfeed.stages.base import Node, check_count
+from asyncfeed.stages.steps import OnError, Turns, Work
+
+AHEAD = 2
+"""How many items are opened before their turn."""
+
+
+@dataclass(frozen=True)
+class Interleave(Node):
+    """Calls `fn(item)` for `cycle` items at a time and passes on `block` elements of each in turn."""
+
+    fn: Callable[..., Any]
+    cycle: int = 4
+    block: int = 1
+    on_error: OnError = "raise"
+    skip_limit: float | None = None
+
+    method: ClassVar[str] = "interleave"
+    positional: ClassVar[tuple[str, ...]] = ("fn",)
+    makes_items: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise PipelineError(f"interleave: the function must be callable, not {self.fn!r}")
+        check_count("interleave", "cycle", self.cycle, 1)
+        check_count("interleave", "block", self.block, 1)
+        check_policy("interleave", "auto", self.on_error, self.skip_limit)
+
+    def steps(self) -> Sequence[Work]:
+        """One call per item; as many calls at a time as items are open or opened ahead."""
+        return [
+            Work(
+                self.fn,
+                "async" if is_async(self.fn) else "thread",
+                shape="flat",
+                concurrency=self.cycle + AHEAD,
+                turns=Turns(self.cycle, self.block),
+                on_error=self.on_error,
+                skip_limit=self.skip_limit or 0,
+            )
+        ]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return that nothing is known of the elements."""
+        return Unknown()
