@@ -13,14 +13,12 @@ from typing import Any
 
 from asyncfeed.engine.channel import SPAN, Channel
 from asyncfeed.engine.closing import IteratingAsync, complain
-from asyncfeed.engine.crew import Crew, Policy
 from asyncfeed.engine.drawing import Drawing
-from asyncfeed.engine.epochs import Marks
-from asyncfeed.engine.expansions import Expansion, expansions_of
+from asyncfeed.engine.expansions import Expansion, Expansions, expansions_of
 from asyncfeed.engine.hop import HOP_BYTES, HOP_SECONDS
+from asyncfeed.engine.operator import Operator
 from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
-from asyncfeed.engine.step import Gate, Means, Step
-from asyncfeed.engine.work import ALONE
+from asyncfeed.engine.step import Gate, Means
 from asyncfeed.stages.steps import NO_MARK, Span, Work
 from asyncfeed.trees import total_size
 
@@ -30,17 +28,15 @@ SLOTS = 64
 """How many items may be open or wait their turn."""
 
 
-class FlatStep(Step):
+class FlatStep(Operator):
     """Runs one `Work` of shape "flat"."""
 
     def __init__(
         self, work: Work, name: str, means: Means, levels: int, inbox: Channel, origin: Origin, unit: int
     ) -> None:
-        super().__init__(name, means, levels)
-        self._work = work
-        self._inbox = inbox
-        self._origin = origin
-        self._expansions = expansions_of(work)
+        # One worker until an element has been weighed, or takes long: many at once might be too many.
+        super().__init__(work, name, means, levels, inbox, origin, 1)
+        self._buffer: Expansions = expansions_of(work)
         self._open: set[Expansion] = set()
         """Those that a worker is at."""
         self._untaken: deque[Expansion] = deque()
@@ -48,38 +44,13 @@ class FlatStep(Step):
         if work.turns is not None:
             self._most = max(self._most, work.turns.cycle + AUTO)
         self._limit = AUTO if work.concurrency == "auto" else work.concurrency
-        # One worker until an element has been weighed, or takes long: many at once might be too many.
-        self._crew = Crew(1, means.loop, lambda: self.task(self._labour(), "worker"), means.hungry_for)
         self._weight: int | None = None
-        self._alone: asyncio.TimerHandle | None = None
-        self._policy = Policy(work, means)
-        self._progress = Gate()
-        self._room = Gate()
-        self._fed = Marks(levels)
-        self._passed = Marks(levels)
-        self._seen = 0
-
-    def start(self) -> None:
-        """Start the feeding and the sending task; workers start when there is work."""
-        self.means.budget.need(self.depth, unknown=True)
-        self.task(self._feed(), "feed")
-        self.task(self._send(), "send")
-
-    @property
-    def busy(self) -> bool:
-        """Whether an item has been taken in and not sent on."""
-        return self.sending or bool(self._expansions)
-
-    @property
-    def calls(self) -> int:
-        """How many calls of the user's function it may make at a time."""
-        return self._crew.limit
 
     def skip(self, level: int, ended: int) -> None:
         """Draw nothing more for the items of that epoch: what they expand to may have no end."""
         super().skip(level, ended)
         marks = self._passed.copy()
-        for expansion in self._expansions:
+        for expansion in self._buffer:
             if expansion.mark != NO_MARK:
                 marks.note(expansion.mark)
             elif self.skips(marks):
@@ -88,22 +59,13 @@ class FlatStep(Step):
 
     def drop(self) -> int:
         """Forget what is held."""
-        nbytes = (
-            sum(expansion.charged + expansion.nbytes + expansion.reserved for expansion in self._expansions)
-            + self._inbox.clear()
-        )
-        for expansion in self._expansions:
-            expansion.reserved = 0
-        self._expansions.clear()
         self._open.clear()
         self._untaken.clear()
-        if self._alone is not None:
-            self._alone.cancel()
-        return nbytes
+        return self._buffer.clear() + super().drop()
 
     def forget_guesses(self) -> int:
         """Return what is charged by guess."""
-        return sum(each.reserved for each in self._expansions) if self._weight is None else 0
+        return sum(each.reserved for each in self._buffer) if self._weight is None else 0
 
     async def _feed(self) -> None:
         last = False
@@ -113,24 +75,24 @@ class FlatStep(Step):
             share = span.nbytes // max(1, len(span.items))
             self.means.budget.charge(share * len(span.items) - span.nbytes)
             for item, ordinal in zip(span.items, span.ordinals, strict=True):
-                while len(self._expansions) >= self._most and not self.skips(self._fed):
+                while len(self._buffer) >= self._most and not self.skips(self._fed):
                     await self._room.wait()
                 if self.skips(self._fed):
                     self.means.budget.charge(-share)
                     continue
                 expansion = Expansion(item, ordinal, share)
                 expansion.gate = Gate()
-                self._expansions.add(expansion)
+                self._buffer.add(expansion)
                 self._untaken.append(expansion)
                 self._crew.hire()
             if span.mark != NO_MARK or span.failure is not None:
-                while len(self._expansions) >= self._most:  # a source of no items can send ends for ever
+                while len(self._buffer) >= self._most:  # a source of no items can send ends for ever
                     await self._room.wait()
                 end = Expansion(None, None, 0)
                 end.mark, end.failure, end.done = span.mark, span.failure, True
                 if span.mark != NO_MARK:
                     self._fed.note(span.mark)
-                self._expansions.add(end)
+                self._buffer.add(end)
                 if self._progress.waiting:
                     self._progress.open()
             elif self.means.budget.waiting and self.skips(self._fed):
@@ -226,9 +188,9 @@ class FlatStep(Step):
     async def _admit(self, expansion: Expansion, count: int) -> None:
         """Wait until the budget has room for so many elements, as heavy as those before."""
         budget = self.means.budget
-        if self._weight is None and self._alone is None and self._crew.limit < self._limit:
-            self._alone = self.means.loop.call_later(ALONE, self._go_on)
-        first = self._expansions.leads(expansion)
+        if self._weight is None and self._crew.limit < self._limit:
+            self._let_first_go_alone()
+        first = self._buffer.leads(expansion)
         # The others leave room for one element of the first, which is the one that is needed next.
         spare = 0 if first else budget.least if self._weight is None else self._weight
         expansion.asked = count
@@ -253,7 +215,7 @@ class FlatStep(Step):
     def _correct(self) -> None:
         """Charge what is being made with what is known by now."""
         change = guess = 0
-        for expansion in self._expansions:
+        for expansion in self._buffer:
             if expansion.reserved:
                 reserved = expansion.asked * (self._weight or 0)
                 change += reserved - expansion.reserved
@@ -292,7 +254,7 @@ class FlatStep(Step):
         expansion.nbytes += nbytes
         expansion.children.extend(children)
         del children
-        if self._progress.waiting and self._expansions.leads(expansion):
+        if self._progress.waiting and self._buffer.leads(expansion):
             self._progress.open()
         while len(expansion.children) >= 2 * SPAN and not expansion.unwanted:
             await expansion.gate.wait()
@@ -301,33 +263,19 @@ class FlatStep(Step):
         """Return whether the consumer waits for this item's next child before all others: see `budget`."""
         if self.sending or not self.clear_ahead():
             return False
-        reach = list(self._expansions.reach())
+        reach = list(self._buffer.reach())
         return expansion in reach and not any(each.children or each.active for each in reach)
-
-    async def _send(self) -> None:
-        await self.out.start()
-        while not self.out.finished:
-            span = self._ready()
-            if span is not None:
-                await self.send(span)
-                del span
-                continue
-            if self.means.budget.waiting:
-                self.means.budget.poke()
-            await self._progress.wait()
 
     def _ready(self) -> Span | None:
         """Take the children that can be sent on now; None where there are none yet.
 
         Those of several items go together, or each item with a few children would cost a span.
         """
-        before = len(self._expansions)
-        ready = self._expansions.ready(SPAN)
+        before = len(self._buffer)
+        ready = self._buffer.ready(SPAN)
         for each in self._open:
             if each.gate.waiting and len(each.children) < 2 * SPAN:
                 each.gate.open()
-        if len(self._expansions) < before and self._room.waiting:
-            self._room.open()
         if ready.children:
             self._seen += len(ready.children)
             if not self.skips(self._passed):
@@ -335,7 +283,7 @@ class FlatStep(Step):
             self.means.budget.charge(-ready.nbytes)
         elif ready.end is not None:
             return self._end(ready.end)
-        elif len(self._expansions) == before:
+        elif len(self._buffer) == before:
             return None
         return Span([], ())  # lets others run: items without children may come for ever
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.origin import ItemPlace
+from asyncfeed.engine.reorder import DROPPED
 from asyncfeed.engine.threads import Lane, Threads
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.machine import usable_cores
@@ -37,9 +38,6 @@ BUSY = 1.25
 """An item that takes at most this many times the processor's time waits for nothing."""
 LATE = 4
 """A hop that takes this many times as long as it should ends early, and the rest of its items is taken anew."""
-
-DROPPED: Any = type("Dropped", (), {"__slots__": (), "__repr__": lambda _: "DROPPED"})()
-"""Stands where an item was filtered out."""
 
 
 class Raised:

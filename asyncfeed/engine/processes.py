@@ -21,10 +21,11 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from asyncfeed.engine import worker as program
-from asyncfeed.engine.hop import DROPPED, Hops, Raised
+from asyncfeed.engine.hop import Hops, Raised
 from asyncfeed.engine.kept import KeptWorkers, kept
 from asyncfeed.engine.origin import ItemPlace
 from asyncfeed.engine.process import Worker, main_script, surroundings
+from asyncfeed.engine.reorder import DROPPED
 from asyncfeed.engine.shared import Arena, Failed
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError, note

@@ -16,18 +16,19 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from asyncfeed.engine.channel import Channel
-from asyncfeed.engine.crew import Crew
-from asyncfeed.engine.demand import Demand
-from asyncfeed.engine.epochs import Marks
+from asyncfeed.engine.operator import Operator
 from asyncfeed.engine.origin import Origin
-from asyncfeed.engine.step import Gate, Means, Step
-from asyncfeed.engine.window import NOTHING, SMALL, Entry, Fault, Part, Weights, Window
+from asyncfeed.engine.reorder import DROPPED, NOTHING, CompletionBuffer, Entry, Fault, ReorderBuffer
+from asyncfeed.engine.step import Means
+from asyncfeed.engine.weighing import SMALL, Part, Weights
+from asyncfeed.errors import Failure
 from asyncfeed.stages.steps import NO_MARK, Span, Work
-from asyncfeed.trees import size_of
+from asyncfeed.trees import size_of, total_size
 
 WINDOW = 16384
 """How many items may be between the first not yet sent and the last taken in; bytes bound it before that."""
@@ -39,16 +40,13 @@ ENOUGH = 1 << 20
 and memory that was not used before costs the system as much as filling it."""
 TOGETHER = 4 << 20
 """How many bytes of large results to take in together, at most a backlog: whatever is taken in is worked on."""
-ALONE = 0.01
-"""Seconds that the first call of a stage has for itself, so that its result tells what the others will weigh. A
-function that takes longer is called for other items meanwhile; `budget` says what is charged for these calls."""
 SURPRISE = 4 * SMALL
 """How many bytes a result has at least that was not to be expected where those before were small."""
 SHARES = 32
 """How many calls share the memory limit where nobody said how many there will be."""
 
 
-class WorkStep(Step):
+class WorkStep(Operator):
     """Runs one `Work` of shape "map" or "filter"; the two kinds differ in how a worker calls."""
 
     most: ClassVar[int]
@@ -57,12 +55,9 @@ class WorkStep(Step):
     def __init__(
         self, work: Work, name: str, means: Means, levels: int, inbox: Channel, origin: Origin, unit: int
     ) -> None:
-        super().__init__(name, means, levels)
-        self._work = work
-        self._inbox = inbox
-        self._origin = origin
-        self._auto = work.concurrency == "auto"
         limit = self.most if work.concurrency == "auto" else work.concurrency
+        super().__init__(work, name, means, levels, inbox, origin, limit)
+        self._auto = work.concurrency == "auto"
         self._window_size = max(WINDOW // unit, 2 * limit)
         self._backlog = BACKLOG // unit
         self._shares = SHARES if work.concurrency == "auto" else work.concurrency
@@ -73,50 +68,28 @@ class WorkStep(Step):
         """What began, or waited for room, before anybody knew what a result weighs, and has no result yet."""
         self._entering = 0
         """How many calls were let in after they waited for room, and have yet to begin."""
-        self._window = Window(work, means, self)
+        self._buffer: ReorderBuffer = ReorderBuffer() if work.ordered else CompletionBuffer()
         self._untaken: deque[Entry] = deque()
         self._current: Entry | None = None
-        self._begun = 0
-        """How many items the entries had that nothing is left to take of."""
-        self._demand = Demand(means.shown, means.taken)
-        self._crew = Crew(limit, means.loop, self._call, means.hungry_for, self._demand)
         self._probing = False
         """Whether the first call is alone."""
         self._together = False
         """Whether it need not be: it takes too long, or something was weighed."""
-        self._alone: asyncio.TimerHandle | None = None
-        self._progress = Gate()
-        self._room = Gate()
-        self._fed = Marks(levels)
-
-    def start(self) -> None:
-        """Start the feeding and the sending task; workers start when there is work."""
-        self.means.budget.need(self.depth, unknown=self._weights.unknown)
-        self.task(self._feed(), "feed")
-        self.task(self._send(), "send")
 
     @property
-    def busy(self) -> bool:
-        """Whether an item has been taken in and not sent on."""
-        return self.sending or bool(self._window.entries)
-
-    @property
-    def calls(self) -> int:
-        """How many calls of the user's function it may make at a time; our own are nobody's concern."""
-        return 0 if self._work.inline is not None else self._crew.limit
+    def _unknown(self) -> bool:
+        return self._weights.unknown
 
     def drop(self) -> int:
         """Forget what is held."""
         self._untaken.clear()
         self._current = None
-        if self._alone is not None:
-            self._alone.cancel()
-        return self._window.clear() + self._inbox.clear()
+        return self._buffer.clear() + super().drop()
 
     # -- taking spans in
 
     async def _feed(self) -> None:
-        window, budget = self._window, self.means.budget
+        buffer, budget = self._buffer, self.means.budget
         last = False
         number = 0
         while not last:
@@ -127,12 +100,11 @@ class WorkStep(Step):
                 span = Span([], (), span.mark, span.failure)
             if span.mark != NO_MARK:
                 self._fed.note(span.mark)
-            entry = Entry(span, number, ordered=self._work.ordered)
+            entry = Entry(span, number)
             number += len(span.items)
-            alone = not window.entries
-            window.entries.append(entry)
-            if count := len(span.items):
-                window.held += count
+            alone = not buffer
+            buffer.add(entry)
+            if span.items:
                 weight = self._weights.predict(entry)
                 if weight is not None:
                     if not budget.fits(weight, self.depth):
@@ -145,10 +117,8 @@ class WorkStep(Step):
                 self._untaken.append(entry)
                 self._current = self._untaken[0]
                 self._crew.hire()
-            else:
-                window.ends += 1
-                if self._progress.waiting:
-                    self._progress.open()
+            elif self._progress.waiting:
+                self._progress.open()
             while not last and self._has_enough():
                 await self._room.wait()
 
@@ -160,16 +130,13 @@ class WorkStep(Step):
         if self.sending:
             most = max(min(self._backlog, ENOUGH // max(1, self._weights.each)), self._crew.limit)
         # A source of no items can send the ends of its epochs for ever.
-        return self._window.held >= most or self._window.ends >= ENDS
+        return self._buffer.held >= most or self._buffer.ends >= ENDS
 
     def _is_next(self, entry: Entry, place: int) -> bool:
         """Return whether the consumer waits for this item before all others."""
-        return not self.sending and self._window.is_next(entry, place) and self.clear_ahead()
+        return not self.sending and self._buffer.is_next(entry, place) and self.clear_ahead()
 
     # -- working
-
-    def _call(self) -> None:
-        self.task(self._labour(), "worker")
 
     def _advance(self) -> None:
         """Go to the next entry with untaken items."""
@@ -177,10 +144,6 @@ class WorkStep(Step):
         self._current = self._untaken[0] if self._untaken else None
         if self._room.waiting:
             self._room.open()
-
-    async def _labour(self) -> None:
-        """Work as long as there is something to do: one of up to K workers."""
-        raise NotImplementedError
 
     def _failed(self, entry: Entry, i: int, item: Any, error: BaseException) -> None:
         entry.special = True
@@ -199,7 +162,7 @@ class WorkStep(Step):
         guessed = weights.unknown
         if guessed and not self._together:
             self._probing = True
-            self._alone = self._alone or self.means.loop.call_later(ALONE, self._go_on)
+            self._let_first_go_alone()
         part = Part(entry, weight, budget.share(self._shares) * count if guessed else weights.expect(weight))
         number = entry.number + place
         # What comes before and is still being measured finds room for as much.
@@ -297,17 +260,47 @@ class WorkStep(Step):
 
     # -- sending on
 
-    async def _send(self) -> None:
-        await self.out.start()
-        while not self.out.finished:
-            span = self._window.ready(self.skips)
-            if span is not None:
-                await self.send(span)
-                self._demand.sent = self._window.gone
-                self._crew.watch(self._begun)
-            elif self.means.budget.waiting:
-                self.means.budget.poke()
-            if self._room.waiting:
-                self._room.open()
-            if span is None:
-                await self._progress.wait()
+    def _ready(self) -> Span | None:
+        piece = self._buffer.ready()
+        if piece is None:
+            return None
+        entry, results, ordinals = piece.entry, piece.results, piece.ordinals
+        failure = None
+        if entry.special:
+            results, ordinals, failure = self._sift(results, ordinals, ignore=self.skips(self._passed))
+        elif self.skips(self._passed):
+            results, ordinals = [], ()
+        self._seen += len(results)
+        nbytes = total_size(results)
+        moved = min(nbytes, entry.charged)
+        entry.charged -= moved
+        self.means.budget.charge(nbytes - moved)
+        span = Span(results, ordinals, NO_MARK, failure, nbytes)
+        if failure is None and piece.last:
+            self._buffer.end(entry)
+            self.means.budget.charge(-entry.charged)
+            entry.charged = 0
+            span.mark, span.failure = entry.mark, entry.failure
+            if span.mark != NO_MARK:
+                self._passed.note(span.mark)
+        return span
+
+    def _was_sent(self) -> None:
+        self._demand.sent = self._buffer.gone
+
+    def _sift(
+        self, results: list[Any], ordinals: Sequence[Any], *, ignore: bool
+    ) -> tuple[list[Any], Sequence[Any], Failure | None]:
+        """Leave out what was dropped; stop before an item that failed, unless the policy skips it."""
+        kept: list[Any] = []
+        places: list[Any] = []
+        for item, ordinal in zip(results, ordinals, strict=True):
+            if type(item) is Fault:
+                if ignore:
+                    continue
+                if not self._policy.forgives(item.failure, self._seen + len(kept)):
+                    return kept, places, item.failure
+            elif item is not DROPPED and not ignore:
+                kept.append(item)
+                places.append(ordinal)
+        return kept, places, None

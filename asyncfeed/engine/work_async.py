@@ -10,8 +10,8 @@ from typing import Any
 
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
+from asyncfeed.engine.reorder import DROPPED, Entry
 from asyncfeed.engine.step import Means
-from asyncfeed.engine.window import Entry
 from asyncfeed.engine.work import WorkStep
 from asyncfeed.stages.steps import Work
 from asyncfeed.trees import SMALL_KINDS
@@ -113,7 +113,7 @@ class AsyncWork(WorkStep):
 
         Returns the place of the last of them; None if the entry had none left.
         """
-        work, window, origin = self._work, self._window, self._origin
+        work, origin = self._work, self._origin
         crew, out, order = self._crew, entry.out, entry.order
         task = asyncio.current_task()
         i: int | None = None
@@ -127,7 +127,11 @@ class AsyncWork(WorkStep):
             try:
                 args = (item, ItemPlace(origin, entry.ordinals[i])) if work.placed else (item,)
                 result = await work.fn(*args)
-                out[i] = window.keep(entry, item, result) if work.shape == "filter" else result
+                if work.shape == "filter":
+                    entry.special = True
+                    out[i] = item if result else DROPPED
+                else:
+                    out[i] = result
             except BaseException as error:
                 if from_outside(error, task):
                     raise

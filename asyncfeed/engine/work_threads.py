@@ -15,8 +15,9 @@ from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.hop import HOP_BYTES, Hops, Raised
 from asyncfeed.engine.origin import ItemPlace, Origin
 from asyncfeed.engine.processes import ProcessHops
+from asyncfeed.engine.reorder import Entry
 from asyncfeed.engine.step import Means
-from asyncfeed.engine.window import UNMEASURED, Entry, Part
+from asyncfeed.engine.weighing import UNMEASURED, Part
 from asyncfeed.engine.work import WorkStep
 from asyncfeed.stages.steps import Work
 
