@@ -338,7 +338,8 @@ class Pipeline(Outputs, Running[T_co]):
 
         Order: the same at any speed. An item with no more elements ends its turn, and the next takes its place
         when the turn comes to it again. Memory: `cycle` items are open and two are opened ahead; each holds a
-        bounded number of elements. Errors: as for `map`, after all elements before it in this order.
+        bounded number of elements. Errors: as for `map`, after all elements before it in this order. `skip_limit`
+        counts over the whole run, all epochs together.
 
         >>> import asyncfeed as af
         >>> list(af.items(["abc", "de", "fgh"]).interleave(list, cycle=2))

@@ -125,7 +125,8 @@ def test_each_method_with_a_skip_limit_says_what_it_counts() -> None:
     methods = [
         each for each in places if inspect.isfunction(each) and "skip_limit" in str(inspect.signature(each))
     ]
-    assert {each.__name__ for each in methods} == {"items", "pydataset", "load", "map", "filter", "flat_map"}
+    names = {"items", "pydataset", "load", "map", "filter", "flat_map", "interleave"}
+    assert {each.__name__ for each in methods} == names
     for each in methods:
         text = " ".join(str(each.__doc__).split())
         assert "`skip_limit` counts over the whole run, all epochs together." in text, each.__name__
