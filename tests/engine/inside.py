@@ -20,7 +20,7 @@ from asyncfeed.engine.crew import Crew
 from asyncfeed.engine.demand import Demand, Shown
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
-from asyncfeed.engine.hop import DROPPED
+from asyncfeed.engine.expansions import Expansion, expansions_of
 from asyncfeed.engine.kept import KeptWorkers, kept
 from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
@@ -28,6 +28,7 @@ from asyncfeed.engine.origin import ItemPlace, Origin
 from asyncfeed.engine.outlet import Outlet
 from asyncfeed.engine.process import Worker
 from asyncfeed.engine.processes import Processes
+from asyncfeed.engine.reorder import DROPPED
 from asyncfeed.engine.run import Run
 from asyncfeed.engine.shared import Arena, Failed, RemoteTraceback
 from asyncfeed.engine.threads import Lane, Threads
@@ -35,9 +36,9 @@ from asyncfeed.engine.tuner import Tuner
 from asyncfeed.stages.steps import Work
 
 __all__ = [
-    "ASKED", "DROPPED", "ENDLESS", "EXIT", "NEITHER", "READY", "Arena", "Budget", "Crew", "Demand",
-    "EpochCounter", "Failed", "KeptWorkers", "Lane", "Meter", "Outlet", "RemoteTraceback", "Run", "Shown", "Threads",
-    "Tuner", "Worker", "kept",
+    "ASKED", "Arena", "Budget", "Crew", "DROPPED", "Demand", "ENDLESS", "EXIT", "EpochCounter", "Expansion",
+    "Failed", "KeptWorkers", "Lane", "Meter", "NEITHER", "Outlet", "READY", "RemoteTraceback", "Run", "Shown",
+    "Threads", "Tuner", "Worker", "expansions_of", "kept",
 ]  # fmt: skip
 
 CHUNK = channel.SPAN

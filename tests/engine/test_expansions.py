@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.engine.expansions import Expansion, expansions_of
 from asyncfeed.stages.steps import NO_MARK, Turns, Work
+from tests.engine.inside import Expansion, expansions_of
 
 EPOCHS = st.lists(st.lists(st.integers(0, 5), max_size=7), min_size=1, max_size=3)
 """For each epoch, how many children each of its items has."""
