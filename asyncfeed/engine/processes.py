@@ -50,6 +50,7 @@ class ProcessHops(Hops):
 
     async def run(self, items: list[Any], places: list[ItemPlace] | None) -> list[Any]:
         """Call the function in a process, and learn from how long it took there."""
+        self._processes.room = self.room
         results, seconds = await self._threads.run(self._name, self._processes.call, items, places, lane=self.lane)
         self._resize(seconds / max(1, len(results)), program.HOP_SECONDS)
         return results
@@ -62,6 +63,8 @@ class Processes:
         self._fn = work.fn
         self._name = name
         self._goes_on = work.on_error == "skip"
+        self.room = 0
+        """How many bytes of results end a group early; set before the first call."""
         most = usable_cores() if work.concurrency == "auto" else work.concurrency
         self._library_threads = max(1, usable_cores() // most)
         self._kept = kept
@@ -190,7 +193,9 @@ class Processes:
                 # In a session without a file, the class of an item has no name that another process can find.
                 self._by_value = packed.by_value or (script is None and can_send_by_value())
                 self._setup = tuple(
-                    program.Setup(self._name, self._goes_on, sys.argv, script, self._by_value, packed.data)
+                    program.Setup(
+                        self._name, self._goes_on, self.room, sys.argv, script, self._by_value, packed.data
+                    )
                 )
                 self._key = called(self._fn), self._library_threads, surroundings()
 

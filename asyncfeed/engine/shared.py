@@ -116,6 +116,11 @@ class Arena:
         self._count = 0
         self.finish(0.0)
 
+    @property
+    def written(self) -> int:
+        """How many bytes the group has so far."""
+        return self._end
+
     def put(self, value: Any) -> None:
         """Write one more value; where that fails, it raises what pickle does, and the value is not there."""
         start = self._end

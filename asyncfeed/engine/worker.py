@@ -65,6 +65,8 @@ class Setup(NamedTuple):
     """The stage, as it is written in the description."""
     goes_on: bool
     """Whether the items after one that failed are wanted."""
+    room: int
+    """How many bytes of results end a group, the rest of which is taken anew."""
     argv: list[str]
     script: tuple[str, str] | None
     """The main script: ("module", its name) or ("path", its file); None where it cannot be imported."""
@@ -104,7 +106,7 @@ def _die_with(parent: socket.socket) -> None:
 def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
     started = time.time()
     begun = False
-    fn, name, goes_on = None, "", False
+    fn, name, goes_on, room = None, "", False, 0
     while order := parent.recv(1):
         answer = DONE
         results.begin()
@@ -112,7 +114,8 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
             began = perf_counter()
             for _ in range(items.open()[0]):
                 good = _call(fn, items, results, name)
-                if not (good or goes_on) or perf_counter() - began > LATE * HOP_SECONDS:
+                late = perf_counter() - began > LATE * HOP_SECONDS
+                if not (good or goes_on) or late or results.written > room:
                     break
             results.finish(perf_counter() - began)
         elif order == REST:
@@ -122,7 +125,7 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
             answer = OUTDATED
         else:
             items.open()
-            name, goes_on, sys.argv, main_script, by_value, data = items.get()
+            name, goes_on, room, sys.argv, main_script, by_value, data = items.get()
             if not begun:
                 _stand_in_for(main_script)
                 begun = True

@@ -20,6 +20,11 @@ def same(x):
     return x
 
 
+def grows(x):
+    """A small result for the first hundred, then 8 MB each."""
+    return np.zeros(1 if x < 100 else 1 << 20)
+
+
 def square(x):
     return x * x
 

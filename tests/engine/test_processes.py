@@ -307,3 +307,12 @@ def test_a_function_that_no_worker_can_load_ends_the_run(fn: Any, text: str) -> 
     for options in ({}, {"on_error": "skip", "skip_limit": 100}):
         with pytest.raises(af.PipelineError, match=text):
             list(mapped(fn, 1000, **options))
+
+
+def test_a_group_of_results_that_turn_out_large_is_cut() -> None:
+    """Small results make large groups. One that would be 200 MB comes a few results at a time."""
+    pipeline = af.items(range(128)).map(fns.grows, on="process", concurrency=1)
+    with pipeline.open(memory_limit="16MB") as feed:
+        assert [len(each) for each in feed] == [1] * 100 + [1 << 20] * 28
+        peak = feed.stats().memory_peak
+    assert peak < 30e6
