@@ -21,8 +21,8 @@ from asyncfeed.errors import (
 )
 from asyncfeed.formats.base import Decoder
 from asyncfeed.pipeline import Pipeline
+from asyncfeed.reading.file import File
 from asyncfeed.sources import arrays, files, items
-from asyncfeed.storage.base import File
 from asyncfeed.tables import table
 from asyncfeed.weights import register_size
 

@@ -15,10 +15,10 @@ from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.given import check_source, explain_missing
 from asyncfeed.numbered import KERAS, QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
 from asyncfeed.pipeline import Pipeline
+from asyncfeed.reading.file import File
+from asyncfeed.reading.listing import FileList, Pattern, expand
 from asyncfeed.stages.base import Source, show
 from asyncfeed.stages.steps import Asked, Concurrency, Indexed, OnError, Reading
-from asyncfeed.storage.base import File
-from asyncfeed.storage.local import FileList, Pattern, expand
 from asyncfeed.trees import flatten, leaf_name, unflatten
 
 T = TypeVar("T")

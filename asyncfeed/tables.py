@@ -17,10 +17,10 @@ from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.numbered import Numbered
 from asyncfeed.pipeline import Pipeline
+from asyncfeed.reading.glob import has_magic
+from asyncfeed.reading.listing import FileList, Pattern, expand
 from asyncfeed.stages.base import Source, show
 from asyncfeed.stages.steps import Indexed
-from asyncfeed.storage.glob import has_magic
-from asyncfeed.storage.local import FileList, Pattern, expand
 
 INT64 = range(-(2**63), 2**63)
 """The whole numbers that a batch can hold."""

@@ -13,6 +13,7 @@ import asyncfeed.engine.loops
 import asyncfeed.engine.run
 import asyncfeed.formats.npy
 import asyncfeed.randomness.generator
+import asyncfeed.reading.stream
 import asyncfeed.stages.fetch
 import asyncfeed.stages.load_batch
 from asyncfeed.machine import usable_cores, usable_memory

@@ -29,11 +29,12 @@ from asyncfeed.engine.demand import Shown
 from asyncfeed.engine.outlet import Outlet
 from asyncfeed.engine.plan import Description, compile_steps, prefetched
 from asyncfeed.engine.processes import Processes
+from asyncfeed.engine.resources import Resources
 from asyncfeed.engine.step import Step
-from asyncfeed.engine.threads import Threads, ThreadsExecutor
+from asyncfeed.engine.threads import Threads
 from asyncfeed.engine.waking import Waking
 from asyncfeed.errors import Failure
-from asyncfeed.formats import lines
+from asyncfeed.reading import scope
 from asyncfeed.stacking.pool import shared_pool
 from asyncfeed.stats import FeedStats, SlowPaths
 from asyncfeed.tasks import start_task
@@ -65,14 +66,16 @@ class Run:
         context: Context | None = None,
     ) -> None:
         self.loop = loop
-        self.context = context or copy_context()
+        self.context = copy_context() if context is None else context
         """The context variables of whoever opened the run: each task and each thread has a copy of them."""
         self.name = f"asyncfeed-{next(_numbers)}"
         self._forks = forks.count
         self.grace = grace
         self.budget = Budget(memory_limit)
         self.threads = Threads(loop, self.name, self.context)
-        self.context.run(lines.executor.set, ThreadsExecutor(self.threads))
+        self.resources = Resources(loop, self.threads, self.start)
+        """What files are read with. It is closed when all tasks and threads have ended."""
+        self.context.run(scope.current.set, self.resources)
         self.processes: list[Processes] = []
         self.crossings = SlowPaths()
         """What a bridge counts."""
@@ -106,6 +109,12 @@ class Run:
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task in the group of the run; nothing of it runs before this returns."""
+        task = self._add(coroutine, name)
+        if self._stopping:
+            self.dismiss(task)  # the others have been
+        return task
+
+    def _add(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         # A task copies the context it is made in. That may be a worker's, which its function may have changed.
         task = self.context.run(start_task, self.loop, coroutine, loop=self.loop, name=name)
         # It is ended by the run alone, in order. A loop that shuts down cancels all that it knows of, also what is
@@ -113,8 +122,6 @@ class Run:
         asyncio._unregister_task(task)  # noqa: SLF001 - documented, for those who extend asyncio
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
-        if self._stopping:
-            self.dismiss(task)  # the others have been
         return task
 
     def dismiss(self, task: asyncio.Task[None]) -> None:
@@ -267,6 +274,19 @@ class Run:
         while self._tasks and not self._all_ended.done():
             await self._wait(self._all_ended)
         await self._idle()
+        await self._close_readers()
+
+    async def _close_readers(self) -> None:
+        """Close what files were read with, each in a task of its own, for as long as the grace allows."""
+        tasks = [self._add(each, f"{self.name}: closing a store") for each in self.resources.closing()]
+        self._asked.update(tasks)  # nobody else is to cancel them
+        until = max(self._deadline, self.loop.time()) + KILLED
+        for task in tasks:
+            while not task.done() and self.loop.time() < until:
+                await self._wait(task, until)
+            if not task.done():
+                self._report_stuck()
+                task.cancel()
 
     async def _wait(self, future: asyncio.Future[None], until: float | None = None) -> None:
         """Wait for this; a cancellation ends the wait, and is kept for later."""
@@ -327,6 +347,7 @@ class Run:
         return bool([each for each in self.processes if each.kill()])  # asks all of them
 
     def _close(self) -> None:
+        self.resources.abandon()  # what could not be closed, as the loop is gone
         self.threads.close()
         if self._overdue is not None:
             self._overdue.cancel()
@@ -375,6 +396,9 @@ class Run:
             self.loop.call_soon_threadsafe(self._stop, reason)
         except RuntimeError:  # the loop has closed, so the run has ended
             self.outlet.clear(wait=False)
+            # The threads hold what they report to, and with it the run: nobody could see that it is gone.
+            self.resources.abandon()
+            self.threads.close()
 
     def _stop(self, reason: str) -> None:
         self.outlet.finish(stopped=reason)

@@ -8,12 +8,10 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from contextvars import Context
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -44,14 +42,14 @@ class Threads:
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, context: Context | None = None) -> None:
         self._loop = loop
         self._name = name
-        self._context = context or Context()
+        self._context = Context() if context is None else context  # one without variables is false
         """What each thread begins with a copy of; nothing is copied for a job."""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._busy: dict[threading.Thread, str] = {}
         self._threads: list[threading.Thread] = []
         self._pending = 0
         """How many jobs are with a thread, or on the way to one; those that wait in a lane are not."""
-        self._parked: set[threading.Semaphore] = set()
+        self._parked: set[threading.Semaphore | threading.Lock] = set()
         self._done: deque[_Done] = deque()
         self._reporting = False
         self._all_idle: asyncio.Future[None] | None = None
@@ -147,13 +145,13 @@ class Threads:
         if self._pending == 0 and self._all_idle is not None and not self._all_idle.done():
             self._all_idle.set_result(None)
 
-    def park(self, room: threading.Semaphore) -> None:
+    def park(self, room: threading.Semaphore | threading.Lock) -> None:
         """Wait, on one of these threads, until the loop calls `unpark`: the thread is busy, but at nothing."""
         self._parked.add(room)
         room.acquire()
         self._parked.discard(room)
 
-    def unpark(self, room: threading.Semaphore) -> None:
+    def unpark(self, room: threading.Semaphore | threading.Lock) -> None:
         """Let the thread go on that waits for this room, or the next that would."""
         self._parked.discard(room)
         room.release()
@@ -215,28 +213,3 @@ def _stop_iteration(error: StopIteration) -> RuntimeError:
     wrapped = RuntimeError("a function raised StopIteration")
     wrapped.__cause__ = error
     return wrapped
-
-
-class ThreadsExecutor(Executor):
-    """`Threads` as a `concurrent.futures.Executor`, for `loop.run_in_executor`.
-
-    Only `loop.run_in_executor` may be used with it, from the run's own loop.
-    """
-
-    def __init__(self, threads: Threads) -> None:
-        self._threads = threads
-
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Start the call on a thread."""
-        outcome: Future[R] = Future()
-
-        def call() -> None:
-            if not outcome.set_running_or_notify_cancel():
-                return
-            try:
-                outcome.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - it is handed on, whatever it is
-                outcome.set_exception(error)
-
-        self._threads.submit(getattr(fn, "__name__", "a call"), call)
-        return outcome

@@ -1,19 +1,31 @@
-"""What a decoder is: the bytes of one file in, one sample out."""
+"""What a decoder is: bytes in, samples out. It opens nothing.
+
+A decoder says what it is:
+
+* `Decoder.decode`: the bytes of a whole file are one sample (`text`, `json`, `npz`).
+* `Decoder.probe`: the first bytes say what array follows: files are read straight into a batch (`npy`, `raw`).
+* `Decoder.layout`: one file says where in all files like it the arrays are, for the same (`npz`).
+* `StreamDecoder.samples`: a file holds many samples, one after the other (`lines`), for `flat_map`.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from asyncfeed.storage.base import Bytes, File
+from asyncfeed.reading.file import GIVEN, Bytes, File
+
+if TYPE_CHECKING:
+    from asyncfeed.reading.stream import ByteStream
 
 T_co = TypeVar("T_co", covariant=True)
 Data = bytes | bytearray | memoryview | Bytes
 """The contents of a file, as a decoder is called with them."""
-GIVEN = "<bytes>"
-"""What errors call bytes that came from no file."""
 
 
 class Header(NamedTuple):
@@ -77,8 +89,8 @@ class Decoder(Generic[T_co]):
         """
         raise NotImplementedError
 
-    def unpacked(self, path: str) -> int:
-        """Return how many bytes the sample in a file will take, without unpacking it. Blocks.
+    def unpacked(self, opened: BinaryIO, file: File) -> int:
+        """Return how many bytes the sample in `opened`, which is `file`, will take, without unpacking it. Blocks.
 
         Raises OSError or ValueError for a file that cannot be read.
         """
@@ -98,12 +110,46 @@ class Decoder(Generic[T_co]):
         return self.decode(own_copy(data, self), File(GIVEN))
 
     def __repr__(self) -> str:
-        words = [
-            f"{each.name}={getattr(self, each.name)!r}"
-            for each in fields(self)
-            if getattr(self, each.name) != each.default
-        ]
-        return f"{self.name}({', '.join(words)})" if words else self.name
+        return _show(self, self.name)
+
+
+@dataclass(frozen=True)
+class StreamDecoder(Generic[T_co]):
+    """Turns the bytes of a file into many samples, of which only a few are in memory at a time.
+
+    Use it as `files(...).flat_map(decoder)`. Subclasses are frozen dataclasses, equal when they are configured
+    equally, and can be pickled. They write `samples`, which raises `Corrupt` naming the file if the bytes are not
+    what the format asks for.
+
+    Called with a file or with bytes, it returns an async generator of the samples. The file is closed when the
+    last sample was taken, and when the generator is closed or cancelled.
+    """
+
+    name: ClassVar[str]
+
+    def samples(self, stream: ByteStream) -> AsyncGenerator[T_co]:
+        """Yield the samples of a file. It is an async generator, and may be left before its end."""
+        raise NotImplementedError
+
+    async def __call__(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[T_co]:
+        """Yield the samples in a file, or in the contents of one that was read elsewhere."""
+        from asyncfeed.reading.stream import opened  # noqa: PLC0415 - it knows asyncio, and descriptions do not
+
+        async with opened(source) as stream, aclosing(self.samples(stream)) as samples:
+            async for sample in samples:
+                yield sample
+
+    def __repr__(self) -> str:
+        return _show(self, self.name)
+
+
+def _show(decoder: Any, name: str) -> str:
+    words = [
+        f"{each.name}={getattr(decoder, each.name)!r}"
+        for each in fields(decoder)
+        if getattr(decoder, each.name) != each.default
+    ]
+    return f"{name}({', '.join(words)})" if words else name
 
 
 def own_copy(data: Data, decoder: Decoder[Any]) -> Bytes:

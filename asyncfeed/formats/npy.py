@@ -13,7 +13,7 @@ from numpy.lib import format as npy_format
 
 from asyncfeed.errors import Corrupt
 from asyncfeed.formats.base import Decoder, Header
-from asyncfeed.storage.base import Bytes, File
+from asyncfeed.reading.file import Bytes, File
 
 _MAGIC = b"\x93NUMPY"
 _OTHERS = {

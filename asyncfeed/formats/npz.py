@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, overload
+from typing import Any, BinaryIO, overload
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.base import Data, Decoder, Header, Layout
 from asyncfeed.formats.npy import npy, parse_header
-from asyncfeed.storage.base import Bytes, File
+from asyncfeed.reading.file import Bytes, File
 
 _BLOCK = 1 << 20
 _BROKEN = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError)
@@ -70,13 +70,13 @@ class Npz(Decoder[Arrays]):
         with ZipFile(BytesIO(buffer.data)) as archive:
             return _layout(buffer, archive.infolist(), self._members(archive, file), file)
 
-    def unpacked(self, path: str) -> int:
+    def unpacked(self, opened: BinaryIO, file: File) -> int:
         """Return what the archive's directory says of the arrays that are asked for: at most `max_bytes`."""
         try:
-            with ZipFile(path) as archive:
+            with ZipFile(opened) as archive:
                 sizes = {each.filename.removesuffix(".npy"): each.file_size for each in archive.infolist()}
         except _BROKEN as error:
-            raise Corrupt(f"{path} is not a readable .npz file: {error}") from error
+            raise Corrupt(f"{file.path} is not a readable .npz file: {error}") from error
         asked = sizes.values() if self.keys is None else [sizes.get(key, 0) for key in self.keys]
         return min(sum(asked), self.max_bytes)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.base import Decoder, Header
-from asyncfeed.storage.base import Bytes, File
+from asyncfeed.reading.file import Bytes, File
 
 if TYPE_CHECKING:
     import numpy.typing as npt

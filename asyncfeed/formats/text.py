@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.base import Data, Decoder
-from asyncfeed.storage.base import Bytes, File
+from asyncfeed.reading.file import Bytes, File
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncfeed.storage.base import File
+from asyncfeed.reading.file import File
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,8 +1,7 @@
-"""`load`: read the files in an item and decode them."""
+"""`load`: have the files in an item read, and decode them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,11 +10,12 @@ from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.formats.base import Decoder
 from asyncfeed.functions.checks import check_fn, check_policy, is_async, refuse_awaitable
+from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.reader import value
+from asyncfeed.reading.scope import read_whole, reader_of
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.steps import Concurrency, OnError, Work
-from asyncfeed.storage.base import Bytes, File
-from asyncfeed.storage.local import read_into
 from asyncfeed.trees import map_leaves
 
 
@@ -169,9 +169,13 @@ class _Measure:
 
     def _of(self, file: File) -> int:
         try:
-            if self.decoder is not None:
-                return self.decoder.unpacked(file.path)
-            return os.stat(file.path).st_size if file.size is None else file.size  # noqa: PTH116
+            if self.decoder is None and file.size is not None:
+                return file.size
+            with reader_of(file) as reader:
+                if self.decoder is None:
+                    return value(*reader.look((file,))).size or 0
+                with reader.open(file) as opened:
+                    return self.decoder.unpacked(opened, file)
         except (OSError, ValueError):
             return file.size or 0  # reading it finds the same, and says so
 
@@ -211,7 +215,7 @@ class _Decode:
     decoder: Decoder[Any]
 
     def __call__(self, file: File) -> Any:
-        sample = self.decoder.decode(read_into(file), file)
+        sample = self.decoder.decode(read_whole(file), file)
         refuse_awaitable("load", sample)
         return sample
 
@@ -221,7 +225,7 @@ class _Call:
     fn: Callable[[bytes], Any]
 
     def __call__(self, file: File) -> Any:
-        sample = self.fn(read_into(file).tobytes())
+        sample = self.fn(read_whole(file).tobytes())
         refuse_awaitable("load", sample)
         return sample
 
@@ -232,7 +236,7 @@ class _Contents(File):
     __slots__ = ("data",)
 
     def __init__(self, file: File, data: Bytes) -> None:
-        super().__init__(file.path, file.size, file.mtime_ns)
+        super().__init__(file.path, file.size, file.mtime_ns, etag=file.etag, store=file.store)
         self.data = data
 
     @property
@@ -242,7 +246,7 @@ class _Contents(File):
 
 
 def _contents(file: File) -> _Contents:
-    return _Contents(file, read_into(file))
+    return _Contents(file, read_whole(file))
 
 
 @dataclass(frozen=True, slots=True)

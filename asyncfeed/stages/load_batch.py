@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.formats.base import Decoder
+from asyncfeed.reading.file import File
+from asyncfeed.reading.scope import reader_of
 from asyncfeed.stacking.collate import Where, collate, stack, transpose
 from asyncfeed.stacking.pool import Pool, shared_pool
 from asyncfeed.stages.base import Node
@@ -22,8 +25,6 @@ from asyncfeed.stages.pad import Pad
 from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, Surprise, fitting
 from asyncfeed.stages.steps import MemberError, Place, Step, Work
 from asyncfeed.stats import SlowPaths
-from asyncfeed.storage.base import File
-from asyncfeed.storage.scatter import Opener
 from asyncfeed.trees import Spec, Tree, leaf_spec, unflatten
 
 if TYPE_CHECKING:
@@ -121,9 +122,8 @@ class ReadBatch:
     slow_paths: SlowPaths
     """Counts the batches whose files were loaded one by one, by reason."""
     _rows: dict[int, HeadedRows | LaidOutRows] = field(default_factory=dict)
-    """What reads the column of this number."""
+    """What knows the files of the column of this number."""
     _pool: Pool = field(default_factory=shared_pool)
-    _opener: Opener = field(default_factory=Opener)
 
     def __call__(self, samples: list[Tree], place: Place) -> Tree:
         """Return the batch."""
@@ -152,21 +152,29 @@ class ReadBatch:
             true = None
             if type(column[0]) is not File:
                 array = fitting(stack, column, where, self._pool.empty)
-            elif pad is None:
-                array = self._reader(number).read(column)
             else:
-                array, true = self._reader(number).read_ragged(column, pad, value, where)
+                if len(set(map(_store, column))) > 1:
+                    raise Surprise("the files are in several stores")
+                with reader_of(column[0]) as reader:
+                    rows = self._rows_of(number)
+                    if pad is None:
+                        array = rows.read(reader, column)
+                    else:
+                        array, true = rows.read_ragged(reader, column, pad, value, where)
             batch.append(array)
             lengths.append(true)
         tree = unflatten(spec, batch)
         return (tree, unflatten(spec, lengths)) if pad is not None and pad.lengths else tree
 
-    def _reader(self, number: int) -> HeadedRows | LaidOutRows:
-        reader = self._rows.get(number)
-        if reader is None:  # where another thread does so, too, one of the two is forgotten
+    def _rows_of(self, number: int) -> HeadedRows | LaidOutRows:
+        rows = self._rows.get(number)
+        if rows is None:  # if another thread does so, too, one of the two is forgotten
             kind = HeadedRows if self.decoder.probes else LaidOutRows
-            reader = self._rows[number] = kind(self.decoder, self._pool, self._opener)
-        return reader
+            rows = self._rows[number] = kind(self.decoder, self._pool)
+        return rows
+
+
+_store = attrgetter("store")
 
 
 def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec]:

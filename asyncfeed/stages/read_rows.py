@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from math import prod
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from asyncfeed.errors import Corrupt
 from asyncfeed.formats.base import Decoder, Header, Layout
+from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.reader import Buffers, Reader, value
 from asyncfeed.stacking.collate import Where
 from asyncfeed.stacking.pool import Pool
 from asyncfeed.stages.pad import Pad, fill_value
-from asyncfeed.storage.base import Bytes, File
-from asyncfeed.storage.local import read_into
-from asyncfeed.storage.scatter import Opener, scatter
 from asyncfeed.trees import Tree, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -37,8 +36,9 @@ MOST = 256
 
 REMEMBERED = 1024
 """How many headers of a ragged column are known by their bytes."""
-
-
+SCRATCH = 1 << 20
+"""Bytes of headers, and of all else beside the arrays, that are read at a time. If it were larger, files with
+other large arrays would take memory that nobody counts. If it were smaller, fewer files would be opened ahead."""
 DIFFERS = "a file differs from the first in its header or size"
 NO_LAYOUT = "the arrays are compressed, pickled, or too many"
 
@@ -55,40 +55,60 @@ def fitting(check: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         raise Surprise("the samples do not fit together") from None
 
 
+def _groups(count: int, aside: int) -> list[range]:
+    """Return the places that are read together, if there are so many bytes beside the arrays of each file."""
+    step = max(1, SCRATCH // max(1, aside))
+    return [range(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def _check(outcomes: Sequence[Exception | None]) -> None:
+    """Raise what is wrong with the first file that could not be read into its row."""
+    for error in filter(None, outcomes):
+        if isinstance(error, Corrupt):
+            raise Surprise(DIFFERS)
+        value(error)
+
+
 class HeadedRows:
     """Reads files that hold a header, or none, and one array. Any number of threads may call it."""
 
-    def __init__(self, decoder: Decoder[Any], pool: Pool, opener: Opener) -> None:
+    def __init__(self, decoder: Decoder[Any], pool: Pool) -> None:
         self._decoder = decoder
         self._pool = pool
-        self._opener = opener
         self._known: tuple[Header, bytes, dict[bytes, int]] | None = None
         """The header that the last batch had, and its bytes: most files of a column have the same. And the lengths
         that other headers say, by their bytes, which otherwise are as that one."""
 
-    def read(self, files: Sequence[File]) -> NDArray[Any]:
+    def read(self, reader: Reader, files: Sequence[File]) -> NDArray[Any]:
         """Read files of one shape into the rows of one array."""
-        header, head, _ = self._first(files[0])
+        header, head, _ = self._first(reader, files[0])
         out = self._pool.empty((len(files), *header.shape), header.dtype)
         body = _bytes(out)
-        size = header.nbytes
-        found = bytearray(len(head))
-        total = len(head) + size
-        start = 0
-        with closing(self._opener.open(files)) as opened:
-            for file, fd in zip(files, opened, strict=True):
-                parts = (found, body[start : start + size]) if head else (body[start : start + size],)
-                if not scatter(fd, file, parts, total) or found != head:
-                    self._known = None
+        size, aside = header.nbytes, len(head)
+        for some in _groups(len(files), aside):
+            heads = memoryview(found := bytearray(aside * len(some)))
+            start = some.start * size
+            rows = [body[at : at + size] for at in range(start, start + len(some) * (size or 1), size or 1)]
+            into: list[Buffers] = [(row,) for row in rows]
+            if aside:
+                into = [
+                    (heads[at : at + aside], row)
+                    for at, row in zip(range(0, len(heads), aside), rows, strict=True)
+                ]
+            try:
+                _check(reader.read_into(files[some.start : some.stop], into))
+                if found != head * len(some):
                     raise Surprise(DIFFERS)
-                start += size
+            except Surprise:
+                self._known = None
+                raise
         return out
 
     def read_ragged(
-        self, files: Sequence[File], pad: Pad, value: object, where: Where
+        self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Read files that differ in axis 0 into the rows of one array, padded; return it with the lengths."""
-        header, _, known = self._first(files[0])
+        header, _, known = self._first(reader, files[0])
         if not header.shape:
             raise Surprise("a sample without axes cannot be padded")
         tail, dtype, offset = header.shape[1:], header.dtype, header.offset
@@ -102,17 +122,16 @@ class HeadedRows:
         fill = fitting(fill_value, value, dtype, where)
         out = self._pool.empty((len(files), *shape), dtype)
         body = _bytes(out)
-        found = bytearray(offset)
         row = shape[0] * unit
-        with closing(self._opener.open(files)) as opened:
-            for place, (file, fd, length) in enumerate(zip(files, opened, lengths, strict=True)):
-                start = place * row
-                inside = body[start : start + length * unit]
-                if not scatter(fd, file, (found, inside) if offset else (inside,), offset + length * unit):
-                    raise Surprise(DIFFERS)
-                text = bytes(found)
+        for some in _groups(len(files), offset):
+            heads = [bytearray(offset) for _ in some]
+            rows = [body[place * row : place * row + lengths[place] * unit] for place in some]
+            into = list(zip(heads, rows, strict=True)) if offset else [(inside,) for inside in rows]
+            _check(reader.read_into(files[some.start : some.stop], into))
+            for place, head in zip(some, heads, strict=True):
+                text, length = bytes(head), lengths[place]
                 if known.get(text) != length:
-                    said = self._decoder.probe(np.frombuffer(text, np.uint8), file)
+                    said = self._decoder.probe(np.frombuffer(text, np.uint8), files[place])
                     if said[:4] != ((length, *tail), dtype, False, offset):
                         raise Surprise(DIFFERS)
                     if len(known) < REMEMBERED:
@@ -121,12 +140,12 @@ class HeadedRows:
                     out[place, length:] = fill
         return out, np.array(lengths, np.int64)
 
-    def _first(self, file: File) -> tuple[Header, bytes, dict[bytes, int]]:
+    def _first(self, reader: Reader, file: File) -> tuple[Header, bytes, dict[bytes, int]]:
         """Return the header that the files should have, its bytes, and the lengths that others may say."""
         known = self._known
         if known is not None:
             return known
-        buffer = read_into(file)
+        buffer = value(*reader.read((file,)))
         header = self._decoder.probe(buffer[:PROBE], file)
         if header.offset + header.nbytes != len(buffer):
             # Memory for a batch of what is not there must not be asked for.
@@ -140,37 +159,40 @@ class HeadedRows:
 class LaidOutRows:
     """Reads files that hold several arrays. Any number of threads may call it."""
 
-    def __init__(self, decoder: Decoder[Any], pool: Pool, opener: Opener) -> None:
+    def __init__(self, decoder: Decoder[Any], pool: Pool) -> None:
         self._decoder = decoder
         self._pool = pool
-        self._opener = opener
         self._template: _Template | None = None
         self._hopeless = False
 
-    def read(self, files: Sequence[File]) -> Tree:
+    def read(self, reader: Reader, files: Sequence[File]) -> Tree:
         """Read files that are laid out alike, each array into its row of one; return them as a sample."""
-        template = self._template or self._learn(files[0])
+        template = self._template or self._learn(reader, files[0])
         made = [self._pool.empty((len(files), *each.shape), each.dtype) for each in template.headers]
         bodies = [(_bytes(out), each.nbytes) for out, each in zip(made, template.headers, strict=True)]
-        found = bytearray(len(template.aside))
-        parts: list[Any] = [b""] * (2 * len(bodies) + 1)
-        parts[::2] = [memoryview(found)[start:stop] for start, stop in template.gaps]
-        with closing(self._opener.open(files)) as opened:
-            for place, (file, fd) in enumerate(zip(files, opened, strict=True)):
-                rows = parts[1::2] = [body[place * size : (place + 1) * size] for body, size in bodies]
-                if not scatter(fd, file, parts, template.size) or not template.fits(found, rows):
-                    self._template = None
+        for some in _groups(len(files), len(template.aside)):
+            asides = [bytearray(template.aside) for _ in some]
+            rows = [[body[place * size : (place + 1) * size] for body, size in bodies] for place in some]
+            into = [template.parts(*each) for each in zip(asides, rows, strict=True)]
+            try:
+                _check(reader.read_into(files[some.start : some.stop], into))
+                if not all(map(template.fits, asides, rows)):
                     raise Surprise(DIFFERS)
+            except Surprise:
+                self._template = None
+                raise
         return template.sample(made)
 
-    def read_ragged(self, files: Sequence[File], pad: Pad, value: object, where: Where) -> tuple[Tree, Any]:
+    def read_ragged(
+        self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
+    ) -> tuple[Tree, Any]:
         """Do nothing: such files are padded when they are samples."""
         raise Surprise("files with several arrays are padded after they are loaded")
 
-    def _learn(self, file: File) -> _Template:
+    def _learn(self, reader: Reader, file: File) -> _Template:
         if self._hopeless:
             raise Surprise(NO_LAYOUT)
-        buffer = read_into(file)
+        buffer = value(*reader.read((file,)))
         layout = self._decoder.layout(buffer, file)
         if layout is None or len(layout.headers) > MOST:
             self._hopeless = True  # compressed, say: the others will be, too, and a look at each is not free
@@ -205,6 +227,14 @@ class _Template:
         for at, zeros in self._loose:
             text[at : at + len(zeros)] = zeros
         return text
+
+    def parts(self, aside: bytearray, rows: Sequence[memoryview]) -> list[memoryview]:
+        """Return what a file is read into: the arrays into rows, and what is between them into `aside`."""
+        view = memoryview(aside)
+        parts = [view[start:stop] for start, stop in self.gaps]
+        for at, row in enumerate(rows):
+            parts.insert(2 * at + 1, row)
+        return parts
 
     def fits(self, found: bytearray, rows: Sequence[Any]) -> bool:
         """Return whether a file with this between its arrays, and these in them, is sound; blanks `found`."""

@@ -30,7 +30,9 @@ def detector() -> Iterator[BlockBuster]:
         )
     for function in detector.functions.values():
         # `files` and `table` read when they are called, and say so: that is the caller's own affair.
-        function.can_block_in("asyncfeed/storage/local.py", "expand").can_block_in("asyncfeed/tables.py", "table")
+        function.can_block_in("asyncfeed/reading/listing.py", "expand").can_block_in(
+            "asyncfeed/tables.py", "table"
+        )
         # Measuring coverage takes a lock of its own wherever a file is entered for the first time.
         function.can_block_in("coverage/collector.py", "lock_data")
     detector.activate()

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import io
+import pickle
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.errors import Corrupt
-from asyncfeed.formats.lines import BLOCK, executor, lines
-from asyncfeed.storage.base import File
+from asyncfeed.formats.lines import Lines, lines
+from asyncfeed.reading.file import File
+from asyncfeed.reading.threaded import BLOCK
 
 
 def is_open(path: Path) -> bool:
@@ -88,8 +92,9 @@ def test_a_missing_file_keeps_its_error(path: Path) -> None:
         read(path)
 
 
-def test_reading_happens_on_the_threads_that_were_set(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path.write_bytes(b"a\nb\n")
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the names of the threads on which files are opened."""
     seen: set[str] = set()
     opened = open
 
@@ -97,15 +102,42 @@ def test_reading_happens_on_the_threads_that_were_set(path: Path, monkeypatch: p
         seen.add(threading.current_thread().name)
         return opened(*args, **options)
 
-    monkeypatch.setattr("asyncfeed.formats.lines.open", spy, raising=False)
+    monkeypatch.setattr("asyncfeed.reading.local.open", spy, raising=False)
+    return seen
+
+
+def test_alone_it_reads_on_the_threads_of_the_loop(path: Path, threads: set[str]) -> None:
+    path.write_bytes(b"a\nb\n")
 
     async def collect() -> list[str]:
-        with ThreadPoolExecutor(1, "ours") as threads:
-            executor.set(threads)
-            return [line async for line in lines(path)]
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, "ours"))
+        return [line async for line in lines(path)]
 
     assert asyncio.run(collect()) == ["a", "b"]
-    assert seen == {"ours_0"}
+    assert threads == {"ours_0"}
+
+
+@pytest.mark.parametrize("fn", [lines, lambda path: lines(path), partial(lines, max_line=3)])
+def test_in_a_run_it_reads_on_the_threads_of_the_run(path: Path, threads: set[str], fn: Any) -> None:
+    """Also where a function of the user's calls it."""
+    path.write_bytes(b"a\nb\n")
+    assert list(af.items([str(path)]).flat_map(fn)) == ["a", "b"]
+    assert len(threads) == 1
+    assert all(name.startswith("asyncfeed-") for name in threads)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])
+def test_it_takes_the_contents_of_a_file_that_was_read_elsewhere(kind: Any) -> None:
+    assert read(kind(b"a\nb")) == ["a", "b"]
+    assert read(kind(b"")) == []
+    with pytest.raises(Corrupt, match="<bytes> is not utf-8: byte 0xff at offset 0 of line 1"):
+        read(kind(b"\xff"))
+
+
+def test_it_is_a_value_and_shows_itself() -> None:
+    assert pickle.loads(pickle.dumps(lines)) == lines == Lines() != Lines(max_line=3)
+    assert (repr(lines), repr(Lines(max_line=3))) == ("lines", "lines(max_line=3)")
+    assert repr(af.items(["a"]).flat_map(lines)).endswith(".flat_map(lines)")
 
 
 def test_the_file_is_closed_when_the_generator_is(path: Path) -> None:
@@ -179,10 +211,10 @@ def test_the_file_is_closed_when_a_call_is_cancelled(
             held.gates = {call: gate}
             return held
 
-        monkeypatch.setattr("asyncfeed.formats.lines.open", opened, raising=False)
+        monkeypatch.setattr("asyncfeed.reading.local.open", opened, raising=False)
         stream = lines(path)
         with ThreadPoolExecutor(2) as threads:
-            executor.set(threads)
+            asyncio.get_running_loop().set_default_executor(threads)
             if call == "close":
                 await anext(stream)
             task = asyncio.ensure_future(stream.aclose() if call == "close" else anext(stream))
@@ -210,7 +242,7 @@ def test_the_file_is_closed_when_it_opened_just_before_the_cancellation(path: Pa
 
     async def scenario() -> None:
         with AtOnce(1) as threads:
-            executor.set(threads)
+            asyncio.get_running_loop().set_default_executor(threads)
             task = asyncio.ensure_future(anext(lines(path)))
             while not is_open(path):
                 await asyncio.sleep(0)
@@ -250,7 +282,7 @@ def test_a_call_that_hangs_leaves_no_task_behind(
             held.gates = {call: gate}
             return held
 
-        monkeypatch.setattr("asyncfeed.formats.lines.open", opened, raising=False)
+        monkeypatch.setattr("asyncfeed.reading.local.open", opened, raising=False)
         before = set(threading.enumerate())
         feed = af.items([str(path)]).flat_map(lines).open(grace=0.01)
         drawing = asyncio.ensure_future(anext(feed))

@@ -20,7 +20,7 @@ from numpy.lib import format as npy_format
 from asyncfeed.errors import Corrupt, StoreError
 from asyncfeed.formats.base import Header
 from asyncfeed.formats.npy import npy, parse_header
-from asyncfeed.storage.base import Bytes, File
+from asyncfeed.reading.file import Bytes, File
 
 FILE = File("a.npy")
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.npz import npz
-from asyncfeed.storage.base import Bytes, File
+from asyncfeed.reading.file import Bytes, File
 
 FILE = File("a.npz")
 X = np.arange(6, dtype="f4").reshape(2, 3)

@@ -14,7 +14,7 @@ from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.base import Decoder
 from asyncfeed.formats.raw import raw
 from asyncfeed.formats.text import json, text
-from asyncfeed.storage.base import Bytes, File
+from asyncfeed.reading.file import Bytes, File
 
 FILE = File("a.bin")
 

@@ -16,9 +16,9 @@ from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.npy import Npy, npy
 from asyncfeed.formats.npz import npz
 from asyncfeed.formats.text import text
+from asyncfeed.reading.file import File
+from asyncfeed.reading.listing import expand
 from asyncfeed.stages.load import Load, listed_size
-from asyncfeed.storage.base import File
-from asyncfeed.storage.local import expand
 
 
 def loaded(node: Load, item: Any) -> Any:

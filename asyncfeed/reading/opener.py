@@ -1,18 +1,19 @@
-"""Reading many local files into memory that is there already."""
+"""Opening many local files one after the other, some of them ahead if reads wait for the disk."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
-from stat import S_ISREG
 from threading import Semaphore
 from time import perf_counter, thread_time
-from typing import Any
 
-from asyncfeed.storage.base import File
-from asyncfeed.storage.local import FLAGS
+from asyncfeed.reading.file import File
+
+# Opening a named pipe would wait for a writer; without blocking it opens at once and is then refused.
+FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 AHEAD = 16
 """How many files are open ahead of the one that is read."""
@@ -37,11 +38,11 @@ class Opener:
         """Whether the files read last had to be waited for."""
         self._turns = Semaphore(THREADS)
 
-    def open(self, files: Sequence[File]) -> Generator[int, None, None]:
-        """Go through the files, open; a descriptor is closed when the next is asked for.
+    def open(self, files: Sequence[File]) -> Generator[int | OSError, None, None]:
+        """Go through the files, open: a descriptor for each, or the error if it cannot be opened.
 
-        Close the iterator (`contextlib.closing`) where it may not be gone through to its end. Blocks: use it on
-        a thread. At most 16 descriptors are open.
+        A descriptor is closed when the next is asked for. Close the iterator (`contextlib.closing`) if it may not
+        be gone through to its end. Blocks: use it on a thread. At most 16 descriptors are open.
         """
         before, cpu = perf_counter(), thread_time()
         if self.waits and self._turns.acquire(blocking=False):
@@ -53,7 +54,11 @@ class Opener:
         else:
             spent = []
             for file in files:
-                fd = os.open(file.path, FLAGS)
+                try:
+                    fd = os.open(file.path, FLAGS)
+                except OSError as error:
+                    yield error.with_traceback(None)
+                    continue
                 try:
                     yield fd
                 finally:
@@ -65,39 +70,42 @@ class Opener:
         self.waits = HINTS and wall > WAITS * (thread_time() - cpu)
 
 
-def _open_ahead(files: Sequence[File]) -> Generator[int, None, None]:
+def _open_ahead(files: Sequence[File]) -> Generator[int | OSError, None, None]:
     coming = iter(files)
-    opened: deque[int] = deque()
+    opened: deque[tuple[File, int | None]] = deque()
+    fd: int | None
     try:
         _open(islice(coming, AHEAD), opened)
         while opened:
-            yield opened[0]
-            os.close(opened.popleft())
+            file, fd = opened[0]
+            if fd is None:  # perhaps there were too many at the same time
+                try:
+                    fd = os.open(file.path, FLAGS)
+                except OSError as error:
+                    yield error.with_traceback(None)
+                else:
+                    opened[0] = file, fd
+                    yield fd
+            else:
+                yield fd
+            opened.popleft()
+            if fd is not None:
+                os.close(fd)
             _open(islice(coming, 1), opened)
     finally:
-        for fd in opened:
-            os.close(fd)
+        for _, fd in opened:
+            if fd is not None:
+                os.close(fd)
 
 
-def _open(files: Iterable[File], opened: deque[int]) -> None:
+def _open(files: Iterable[File], opened: deque[tuple[File, int | None]]) -> None:
+    """Open files ahead; one that cannot be opened now is tried again when its turn comes."""
     for file in files:
-        fd = os.open(file.path, FLAGS)
-        opened.append(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
-
-
-def scatter(fd: int, file: File, parts: Sequence[Any], size: int) -> bool:
-    """Read an open file of exactly `size` bytes into buffers that are there, one after the other.
-
-    Returns False for any other file: one that is not as it was listed, of another size, no file at all. Then
-    the buffers may hold anything, and `read_into` says what is wrong. Blocks: call it on a thread.
-    """
-    status = os.fstat(fd)
-    as_listed = file.mtime_ns is None or file.mtime_ns == status.st_mtime_ns
-    return (
-        status.st_size == size
-        and as_listed
-        and (file.size is None or file.size == size)
-        and S_ISREG(status.st_mode)
-        and os.readv(fd, parts) == size
-    )
+        try:
+            fd = os.open(file.path, FLAGS)
+        except OSError:
+            opened.append((file, None))
+            continue
+        opened.append((file, fd))
+        with suppress(OSError):  # only a hint
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)

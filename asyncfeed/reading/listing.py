@@ -1,4 +1,4 @@
-"""Local files: reading one whole with as few system calls as possible, and finding many by pattern."""
+"""Listing local files: from paths and patterns to many `File`s, held compactly."""
 
 from __future__ import annotations
 
@@ -10,64 +10,14 @@ from collections.abc import Iterable, Sequence
 from stat import S_ISDIR, S_ISREG
 from typing import overload
 
-import numpy as np
+from asyncfeed.errors import PipelineError
+from asyncfeed.reading.file import File
+from asyncfeed.reading.glob import Boundary, Found, alternatives, fixed_part, has_magic, nothing, walk
+from asyncfeed.reading.local import not_a_file
 
-from asyncfeed.errors import Corrupt, PipelineError, StoreError
-from asyncfeed.storage.base import Bytes, File
-from asyncfeed.storage.glob import Boundary, Found, alternatives, fixed_part, has_magic, nothing, walk
-
-# Opening a named pipe would wait for a writer; without blocking it opens at once and is then refused.
-FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 Pattern = str | os.PathLike[str]
-
-
-def read_into(file: File) -> Bytes:
-    """Read a whole file into a new buffer of its own.
-
-    Blocks: call it on a thread. Four system calls where the file is read in one go; memory is the size of the
-    file. What the file system raises keeps its type and names the file. A file that is not as it was listed,
-    or that becomes shorter while it is read, is `Corrupt`; the descriptor is closed in every case.
-    """
-    path = file.path
-    fd = os.open(path, FLAGS)
-    try:
-        status = os.fstat(fd)
-        if not S_ISREG(status.st_mode):
-            raise _not_a_file(path, status.st_mode)
-        size = status.st_size
-        if (file.size is not None and file.size != size) or (
-            file.mtime_ns is not None and file.mtime_ns != status.st_mtime_ns
-        ):
-            raise _changed(file, status)
-        buffer = np.empty(size, np.uint8)
-        got = os.readv(fd, (buffer.data,)) if size else 0
-        while got < size:  # one call stops at 2 GiB, and network file systems may stop anywhere
-            more = os.readv(fd, (buffer.data[got:],))
-            if not more:
-                raise Corrupt(f"{path} was cut short while it was read: {got} of {size} bytes were there")
-            got += more
-        return buffer
-    except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = path  # fstat and read know the descriptor only
-        raise
-    finally:
-        os.close(fd)
-
-
-def _changed(file: File, status: os.stat_result) -> Corrupt:
-    what = f"was {file.size} bytes, is {status.st_size}"
-    if file.size is None or file.size == status.st_size:
-        what = "it was written to"
-    return Corrupt(f"{file.path} changed since it was listed ({what}): call files(...) again once it is complete")
-
-
-def _not_a_file(path: str, mode: int) -> OSError:
-    if S_ISDIR(mode):
-        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    return StoreError(f"{path} is not a regular file but a pipe, a socket or a device, which cannot be read whole")
 
 
 class FileList(Sequence[File]):
@@ -167,7 +117,7 @@ def _literal(text: str, boundary: Boundary | None) -> Found | None:
     if S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "a directory: write it as '.../*' for the files in it", text)
     if not S_ISREG(status.st_mode):
-        raise _not_a_file(text, status.st_mode)
+        raise not_a_file(text, status.st_mode)
     if boundary is not None:
         boundary.check(text)
     return text, status.st_size, status.st_mtime_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 
-from asyncfeed.storage.base import File
+from asyncfeed.reading.file import File
 
 
 def test_a_file_shows_its_path_and_its_size_where_it_is_known() -> None:

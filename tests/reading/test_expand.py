@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.storage.base import File
-from asyncfeed.storage.glob import alternatives, has_magic
-from asyncfeed.storage.local import FileList, expand
+from asyncfeed.reading.file import File
+from asyncfeed.reading.glob import alternatives, has_magic
+from asyncfeed.reading.listing import FileList, expand
 
 Tree = Callable[..., None]
 

@@ -1,0 +1,204 @@
+"""The local disk: whole files and parts of them, with as few system calls as possible."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from stat import S_ISDIR, S_ISREG
+from typing import BinaryIO, ParamSpec, TypeVar
+
+import numpy as np
+
+from asyncfeed.errors import Corrupt, StoreError
+from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.opener import FLAGS, Opener
+from asyncfeed.reading.reader import Buffers, Range, Reader, changed, ends_before, wrong_size
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LocalReader(Reader):
+    """Reads local files.
+
+    It keeps no descriptor between calls. What it keeps is whether reads have to wait for the disk, so a run has
+    one for all its stages.
+    """
+
+    def __init__(self) -> None:
+        self._opener = Opener()
+
+    def look(self, files: Sequence[File]) -> list[File | Exception]:
+        """Return the files with their sizes and times of change."""
+        return [_try(_look, file) for file in files]
+
+    def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
+        """Return whole files: four system calls for each that is read in one go."""
+        outcomes: list[Bytes | Exception] = []
+        for file in files:
+            try:
+                outcomes.append(_read(file))
+            except Exception as error:  # noqa: BLE001 - it is the outcome, whatever it is
+                outcomes.append(error.with_traceback(None))
+        return outcomes
+
+    def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[Bytes | Exception]:
+        """Return parts of a file."""
+        try:
+            fd = os.open(file.path, FLAGS)
+        except OSError as error:
+            return [error.with_traceback(None)] * len(ranges)
+        try:
+            check = _try(_status, fd, file)
+            if isinstance(check, Exception):
+                return [check] * len(ranges)
+            return [_try(_read_range, fd, file, each) for each in ranges]
+        finally:
+            os.close(fd)
+
+    def read_into(self, files: Sequence[File], into: Sequence[Buffers]) -> list[Exception | None]:
+        """Read whole files into memory that is there; some are opened ahead if reads wait for the disk."""
+        outcomes: list[Exception | None] = []
+        with closing(self._opener.open(files)) as opened:
+            for file, fd, buffers in zip(files, opened, into, strict=True):
+                if isinstance(fd, OSError):
+                    outcomes.append(fd)
+                    continue
+                try:
+                    status = os.fstat(fd)
+                    size = sum(map(len, buffers))
+                    # A call for each of these is dear: it is most of what a small file costs beside its reads.
+                    if (
+                        status.st_size == size
+                        and (file.version is None or file.version == status.st_mtime_ns)
+                        and (file.size is None or file.size == size)
+                        and S_ISREG(status.st_mode)
+                    ):
+                        got = os.readv(fd, buffers)
+                        outcomes.append(None if got == size else _fill(fd, file, buffers, got))
+                    else:
+                        outcomes.append(_why_not(file, status, size))
+                except OSError as error:
+                    outcomes.append(_named(error, file).with_traceback(None))
+        return outcomes
+
+    def open(self, file: File) -> BinaryIO:
+        """Return the file, open. It reads ahead less than a block, and is not compared with what was listed."""
+        return open(file.path, "rb", buffering=1 << 16)  # noqa: PTH123
+
+
+def not_a_file(path: str, mode: int) -> OSError:
+    """Return the error for something that exists and is no regular file."""
+    if S_ISDIR(mode):
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    return StoreError(f"{path} is not a regular file but a pipe, a socket or a device, which cannot be read whole")
+
+
+def _try(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Exception:
+    try:
+        return fn(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - it is the outcome, whatever it is
+        # The frames are ours and say nothing. With them, the list of outcomes would refer to itself.
+        return error.with_traceback(None)
+
+
+def _look(file: File) -> File:
+    status = os.stat(file.path)  # noqa: PTH116 - a Path object per file costs more than the call
+    if not S_ISREG(status.st_mode):
+        raise not_a_file(file.path, status.st_mode)
+    return File(file.path, status.st_size, status.st_mtime_ns)
+
+
+def _read(file: File) -> Bytes:
+    fd = os.open(file.path, FLAGS)
+    try:
+        status = os.fstat(fd)
+        size = status.st_size
+        if not S_ISREG(status.st_mode):
+            raise not_a_file(file.path, status.st_mode)
+        wrong = changed(file, size, status.st_mtime_ns)
+        if wrong is not None:
+            raise wrong
+        buffer = np.empty(size, np.uint8)
+        got = os.readv(fd, (buffer.data,)) if size else 0
+        return buffer if got == size else _rest(fd, file, buffer, got)
+    except OSError as error:
+        raise _named(error, file) from None
+    finally:
+        os.close(fd)
+
+
+def _status(fd: int, file: File) -> int:
+    """Return the size of an open file; raise if it is none, or is not as it was listed."""
+    status = os.fstat(fd)
+    if not S_ISREG(status.st_mode):
+        raise not_a_file(file.path, status.st_mode)
+    wrong = changed(file, status.st_size, status.st_mtime_ns)
+    if wrong is not None:
+        raise wrong
+    return status.st_size
+
+
+def _rest(fd: int, file: File, buffer: Bytes, got: int) -> Bytes:
+    """Read on: one call stops at 2 GiB, and network file systems may stop anywhere."""
+    size = len(buffer)
+    while got < size:
+        more = os.readv(fd, (buffer.data[got:],))
+        if not more:
+            raise _cut_short(file, got, size)
+        got += more
+    return buffer
+
+
+def _read_range(fd: int, file: File, part: Range) -> Bytes:
+    start, stop = part
+    buffer = np.empty(stop - start, np.uint8)
+    got = 0
+    while got < len(buffer):
+        os.lseek(fd, start + got, os.SEEK_SET)
+        more = os.readv(fd, (buffer.data[got:],))
+        if not more:
+            raise ends_before(file, stop)
+        got += more
+    return buffer
+
+
+def _why_not(file: File, status: os.stat_result, size: int) -> Exception:
+    """Return why an open file is not the one that was listed and fills `size` bytes."""
+    if not S_ISREG(status.st_mode):
+        return not_a_file(file.path, status.st_mode)
+    return changed(file, status.st_size, status.st_mtime_ns) or wrong_size(file, status.st_size, size)
+
+
+def _fill(fd: int, file: File, buffers: Buffers, got: int) -> Exception | None:
+    """Read on into buffers that hold `got` bytes."""
+    size = sum(map(len, buffers))
+    while got < size:
+        more = os.readv(fd, _after(buffers, got))
+        if not more:
+            return _cut_short(file, got, size)
+        got += more
+    return None
+
+
+def _after(buffers: Buffers, got: int) -> list[memoryview]:
+    """Return what of the buffers is left to be filled when they hold `got` bytes."""
+    left = []
+    for buffer in buffers:
+        if got < len(buffer):
+            left.append(memoryview(buffer)[got:])
+        got = max(0, got - len(buffer))
+    return left
+
+
+def _cut_short(file: File, got: int, size: int) -> Corrupt:
+    return Corrupt(f"{file.path} was cut short while it was read: {got} of {size} bytes were there")
+
+
+def _named(error: OSError, file: File) -> OSError:
+    """Return an error that names the file: `fstat` and `readv` know the descriptor only."""
+    if error.errno is not None and error.filename is None:
+        error.filename = file.path
+    return error

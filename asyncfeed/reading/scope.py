@@ -1,0 +1,65 @@
+"""Which reader the code of a run gets for a file.
+
+The readers of a run are in its `Scope`. `current` holds the scope of the run that the calling code belongs to: it
+is in the context of each task and each thread of a run. So a function of the user's that calls `lines` reads with
+the run's readers, on the run's threads. Outside a run `current` is None, and a reader is made for one use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Protocol
+
+from asyncfeed.errors import StoreError
+from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.local import LocalReader
+from asyncfeed.reading.reader import AsyncReader, Reader, Store, value
+
+
+class Scope(Protocol):
+    """The readers of a run: one for each store, made when it is asked for the first time."""
+
+    def reader(self, store: Store | None) -> Reader:
+        """Return the reader of a store, None for the local disk, to be called on a thread."""
+        ...
+
+    async def async_reader(self, store: Store | None) -> AsyncReader:
+        """Return the same, open, to be called on the run's loop."""
+        ...
+
+
+current: ContextVar[Scope | None] = ContextVar("asyncfeed.reading.scope.current", default=None)
+"""The scope of the run that the calling code belongs to."""
+
+
+def read_whole(file: File) -> Bytes:
+    """Return what is in a file, in new memory; raise what is wrong with it. Blocks: call it on a thread."""
+    scope = current.get()
+    if scope is not None:
+        return value(*scope.reader(file.store).read((file,)))
+    with _own_reader(file.store) as reader:
+        return value(*reader.read((file,)))
+
+
+def reader_of(file: File) -> AbstractContextManager[Reader]:
+    """Return the reader for a file, as a block in which to use it, on a thread."""
+    scope = current.get()
+    return _own_reader(file.store) if scope is None else nullcontext(scope.reader(file.store))
+
+
+def new_reader(store: Store | None) -> Reader | AsyncReader:
+    """Return a new reader of a store, None for the local disk."""
+    return LocalReader() if store is None else store.reader()
+
+
+@contextmanager
+def _own_reader(store: Store | None) -> Iterator[Reader]:
+    reader = new_reader(store)
+    if isinstance(reader, AsyncReader):
+        raise StoreError(f"files of {store!r} can only be read by a pipeline that runs, or on an event loop")
+    try:
+        yield reader
+    finally:
+        reader.close()

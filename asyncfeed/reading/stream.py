@@ -1,0 +1,99 @@
+"""The bytes of one file, one after the other: what a decoder of records gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+
+import numpy as np
+
+from asyncfeed.errors import Corrupt
+from asyncfeed.reading.file import GIVEN, Bytes, File
+from asyncfeed.reading.reader import AsyncReader, Store
+from asyncfeed.reading.scope import current, new_reader
+from asyncfeed.reading.threaded import ThreadedReader
+
+
+class ByteStream:
+    """A file that is read from its start: by blocks, or by as many bytes as a record has."""
+
+    def __init__(self, file: File, blocks: AsyncGenerator[bytes]) -> None:
+        self.file = file
+        self.offset = 0
+        """How many bytes were taken."""
+        self._blocks = blocks
+        self._rest = memoryview(b"")
+
+    async def block(self) -> bytes:
+        """Return the next bytes, as many as there are at once; none at the end."""
+        taken = bytes(self._rest) if self._rest else await anext(self._blocks, b"")
+        self._rest = memoryview(b"")
+        self.offset += len(taken)
+        return taken
+
+    async def read(self, size: int) -> bytes:
+        """Return the next `size` bytes, or none at the end of the file. `Corrupt` if it ends before that."""
+        rest = self._rest
+        if size <= len(rest):
+            self._rest = rest[size:]
+            self.offset += size
+            return bytes(rest[:size])
+        parts, missing = [rest], size - len(rest)
+        while missing > 0:
+            block = await anext(self._blocks, b"")
+            if not block:
+                break
+            parts.append(memoryview(block)[:missing])
+            self._rest = memoryview(block)[missing:]
+            missing -= len(block)
+        if missing > 0:
+            self._rest = memoryview(b"")
+            if missing == size:
+                return b""
+            found = f"{size - missing} of {size} bytes"
+            raise Corrupt(f"{self.file.path} is cut short: {found} are there at offset {self.offset}")
+        self.offset += size
+        return b"".join(parts)
+
+
+@asynccontextmanager
+async def opened(
+    source: File | str | os.PathLike[str] | bytes | bytearray | memoryview | Bytes,
+) -> AsyncIterator[ByteStream]:
+    """Open a file on the loop, or bytes that are there already, for a block in which it is read.
+
+    In a run it is read by the run's reader, on the run's threads if it is local. Elsewhere a reader is made for it
+    and closed after it, and the threads are those of the loop's default executor.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview, np.ndarray)):
+        yield ByteStream(File(GIVEN), _given(bytes(source)))
+        return
+    file = source if isinstance(source, File) else File(os.fspath(source))
+    scope = current.get()
+    if scope is not None:
+        reader = await scope.async_reader(file.store)
+        async with aclosing(reader.stream(file)) as blocks:
+            yield ByteStream(file, blocks)
+        return
+    async with _own_reader(file.store) as reader, aclosing(reader.stream(file)) as blocks:
+        yield ByteStream(file, blocks)
+
+
+async def _given(data: bytes) -> AsyncGenerator[bytes]:
+    if data:
+        yield data
+
+
+@asynccontextmanager
+async def _own_reader(store: Store | None) -> AsyncIterator[AsyncReader]:
+    made = new_reader(store)
+    if not isinstance(made, AsyncReader):
+        made = ThreadedReader(made, partial(asyncio.get_running_loop().run_in_executor, None))
+    try:
+        await made.open()
+        yield made
+    finally:
+        await made.close()

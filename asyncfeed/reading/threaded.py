@@ -1,0 +1,91 @@
+"""A `Reader` on the loop: its calls are made on threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, BinaryIO
+
+from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.reader import AsyncReader, Range, Reader
+
+BLOCK = 1 << 16
+"""Bytes that are read of a stream in one call on a thread."""
+
+
+class ThreadedReader(AsyncReader):
+    """Calls the methods of a `Reader` on threads: `submit(fn, *args)` starts one and returns its future.
+
+    A call that has begun cannot be stopped. If it is cancelled, nobody waits for it any more.
+    """
+
+    def __init__(self, reader: Reader, submit: Callable[..., asyncio.Future[Any]]) -> None:
+        self._reader = reader
+        self._submit = submit
+
+    async def look(self, files: Sequence[File]) -> list[File | Exception]:
+        """Return the files with the size and the version that they have now."""
+        found: list[File | Exception] = await self._submit(self._reader.look, files)
+        return found
+
+    async def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
+        """Return whole files."""
+        found: list[Bytes | Exception] = await self._submit(self._reader.read, files)
+        return found
+
+    async def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[Bytes | Exception]:
+        """Return parts of a file."""
+        found: list[Bytes | Exception] = await self._submit(self._reader.read_ranges, file, ranges)
+        return found
+
+    async def stream(self, file: File) -> AsyncGenerator[bytes]:
+        """Yield the bytes of a file in blocks of 64 KB. The file is closed in every case."""
+        handle = _Handle(self._reader, file)
+        try:
+            await self._submit(handle.open)
+            while block := await self._submit(handle.read):
+                yield block
+        finally:
+            opened = handle.leave()
+            if opened is not None:
+                # A thread closes it, also if we are cancelled meanwhile: `wait` does not cancel what it waits for.
+                closed = self._submit(opened.close)
+                await asyncio.wait([closed])
+                closed.result()
+
+    async def close(self) -> None:
+        """Close the reader."""
+        if self._reader.closes:
+            await self._submit(self._reader.close)
+
+
+class _Handle:
+    """A file that is opened and read on threads, and that may be left while it is opened: a disk may hang."""
+
+    def __init__(self, reader: Reader, file: File) -> None:
+        self._reader = reader
+        self._file = file
+        self._opened: BinaryIO | None = None
+        self._left = False
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Open the file, and close it at once if nobody wants it any more."""
+        opened = self._reader.open(self._file)
+        with self._lock:
+            if not self._left:
+                self._opened = opened
+                return
+        opened.close()
+
+    def read(self) -> bytes:
+        """Return the next bytes."""
+        assert self._opened is not None
+        return self._opened.read(BLOCK)
+
+    def leave(self) -> BinaryIO | None:
+        """Return the file for the caller to close; None if it is not open, now or later."""
+        with self._lock:
+            self._left = True
+            return self._opened

@@ -1,1 +1,0 @@
-"""Where bytes come from: local files, and the protocol that object stores will follow."""

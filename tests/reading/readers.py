@@ -1,0 +1,163 @@
+"""Every reader there is, each in two ways: as it is called on threads, and as it is called on the loop.
+
+A new store adds itself to `KINDS`, and the contract in `test_readers.py` is then tested on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import asyncfeed as af
+from asyncfeed.reading.memory import MemoryStore
+from asyncfeed.reading.reader import AsyncReader, Reader, Store
+from asyncfeed.reading.scope import new_reader
+from asyncfeed.reading.threaded import ThreadedReader
+
+
+class Folder:
+    """Files that a test makes, changes and reads, in one kind of store."""
+
+    store: Store | None = None
+
+    def write(self, name: str, data: bytes) -> None:
+        raise NotImplementedError
+
+    def remove(self, name: str) -> None:
+        raise NotImplementedError
+
+    def path(self, name: str) -> str:
+        return name
+
+    def file(self, name: str, size: int | None = None) -> af.File:
+        return af.File(self.path(name), size, store=self.store)
+
+
+class LocalFolder(Folder):
+    def __init__(self, where: Path) -> None:
+        self._where = where
+
+    def write(self, name: str, data: bytes) -> None:
+        (self._where / name).write_bytes(data)
+
+    def remove(self, name: str) -> None:
+        (self._where / name).unlink()
+
+    def path(self, name: str) -> str:
+        return str(self._where / name)
+
+
+class MemoryFolder(Folder):
+    def __init__(self, _: Path) -> None:
+        self._contents: dict[str, bytes] = {}
+        self.store: MemoryStore = MemoryStore(self._contents)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._contents[name] = data
+
+    def remove(self, name: str) -> None:
+        del self._contents[name]
+
+
+class SlowStore(Store):
+    """Files in memory that are read on the loop, each call a turn of the loop late; it notes what happens to it.
+
+    It is compared by identity, as a store is that has a connection pool of its own.
+    """
+
+    def __init__(self, contents: dict[str, bytes], wait: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.contents = contents
+        self.wait = wait or partial(asyncio.sleep, 0)
+        self.made: list[SlowReader] = []
+        self.fails: dict[str, Exception] = {}
+        """What a method raises, by its name."""
+
+    def files(self) -> list[af.File]:
+        return [af.File(path, len(data), store=self) for path, data in self.contents.items()]
+
+    def reader(self) -> SlowReader:
+        self.made.append(SlowReader(self))
+        return self.made[-1]
+
+    @property
+    def events(self) -> list[list[str]]:
+        """What was opened and closed, for each reader that was made."""
+        return [each.events for each in self.made]
+
+
+class SlowReader(AsyncReader):
+    def __init__(self, store: SlowStore) -> None:
+        self._store = store
+        self._memory = MemoryStore(store.contents).reader()
+        self.events: list[str] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.reading = 0
+
+    async def _happens(self, what: str) -> None:
+        self.events.append(what)
+        await self._store.wait()
+        if what in self._store.fails:
+            raise self._store.fails[what]
+
+    async def open(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self._happens("open")
+
+    async def close(self) -> None:
+        assert self.reading == 0
+        await self._happens("close")
+
+    def abandon(self) -> None:
+        self.events.append("abandon")
+
+    async def look(self, files: Sequence[af.File]) -> list[af.File | Exception]:
+        return await self._reads(self._memory.look, files)
+
+    async def read_ranges(self, file: af.File, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        return await self._reads(self._memory.read_ranges, file, ranges)
+
+    async def _reads(self, fn: Callable[..., Any], *args: Any) -> Any:
+        assert self.events == ["open"]
+        assert self.loop is asyncio.get_running_loop()
+        self.reading += 1
+        try:
+            await self._store.wait()
+            return fn(*args)
+        finally:
+            self.reading -= 1
+
+
+class SlowFolder(MemoryFolder):
+    def __init__(self, _: Path) -> None:
+        self._contents = {}
+        self.store = SlowStore(self._contents)  # type: ignore[assignment]
+
+
+KINDS: dict[str, Callable[[Path], Folder]] = {
+    "local": LocalFolder,
+    "memory": MemoryFolder,
+    "on the loop": SlowFolder,
+}
+
+
+@asynccontextmanager
+async def open_reader(store: Store | None) -> AsyncIterator[AsyncReader]:
+    """Open a reader of a store on the loop."""
+    made = new_reader(store)
+    if isinstance(made, Reader):
+        made = ThreadedReader(made, partial(asyncio.get_running_loop().run_in_executor, None))
+    await made.open()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def streamed(reader: AsyncReader, file: af.File) -> bytes:
+    """Return all bytes of a file, read as a stream."""
+    async with aclosing(reader.stream(file)) as blocks:
+        return b"".join([block async for block in blocks])
