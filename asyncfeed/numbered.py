@@ -21,7 +21,7 @@ KERAS = frozenset({"keras", "tensorflow", "tf_keras"})
 
 
 class Numbered:
-    """Items of a sequence by number; `fetch` gets many at once, `name` says what one is called."""
+    """Items of a sequence by number: `fetch` gets many, `one` a single one, `name` says what it is called."""
 
     def __init__(
         self,
@@ -30,7 +30,9 @@ class Numbered:
         *,
         on_thread: Reading | None = None,
         name: Callable[[int], str] = "number {}".format,
+        one: Callable[[int], Any] | None = None,
     ) -> None:
+        self.one = one
         self.on_thread = on_thread
         self._length = length
         self._fetch = fetch

@@ -141,14 +141,14 @@ class Items(Source):
             on_thread = None if rows is data else reading
             return Numbered(len(data), lambda places: [rows[place] for place in places], on_thread=on_thread)
 
-        def fetch(places: Sequence[int]) -> list[Any]:
+        def fetch(place: int) -> Any:
             try:
-                return [rows[place] for place in places]
+                return rows[place]
             except (IndexError, KeyError) as error:
-                explain_missing(error, data, places[0])
+                explain_missing(error, data, place)
                 raise
 
-        return Numbered(len(data), fetch, on_thread=reading)
+        return Numbered(len(data), lambda places: [fetch(each) for each in places], on_thread=reading, one=fetch)
 
     def size(self) -> int | None:
         """Return the number of items where the object tells it, and none may be left out."""

@@ -7,12 +7,14 @@ threads, or on the loop if `[number]` is async. So the concurrency, the order, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.given import explain_missing
+from asyncfeed.numbered import Numbered
+from asyncfeed.places import shift
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.steps import Asked, Indexed, Reading, Work
 
@@ -30,8 +32,7 @@ class Places:
 
     def pick(self, epoch: int, places: Sequence[int]) -> list[int]:
         """Return the numbers of these places."""
-        before = epoch * len(self._upstream)
-        return [before + place for place in places]
+        return list(shift(places, epoch * len(self._upstream)))
 
     def key(self, epoch: int, place: int) -> str:
         """Return what the item at this place is called."""
@@ -51,13 +52,8 @@ class Fetch(Node):
 
     def steps(self) -> Sequence[Work]:
         """Return one call for each item."""
-        upstream, count, reading = self.upstream, len(self.upstream), self.reading
-
-        def fetch(number: int) -> object:
-            epoch, place = divmod(number, count)
-            # A range, which a shuffle looks up in a block of places that it keeps.
-            (item,) = upstream.pick(epoch, range(place, place + 1))
-            return item
+        reading = self.reading
+        fetch = self._fetch()
 
         async def fetch_async(number: int) -> object:
             return await _answered(fetch(number))
@@ -71,6 +67,21 @@ class Fetch(Node):
                 skip_limit=reading.skip_limit or 0,
             )
         ]
+
+    def _fetch(self) -> Callable[[int], Any]:
+        """Return what gets the item of a number."""
+        upstream, count = self.upstream, len(self.upstream)
+        one = upstream.one if isinstance(upstream, Numbered) else None
+        if one is not None:
+            return lambda number: one(number % count)
+
+        def fetch(number: int) -> Any:
+            epoch, place = divmod(number, count)
+            # A range, which a shuffle looks up in a block of places that it keeps.
+            (item,) = upstream.pick(epoch, range(place, place + 1))
+            return item
+
+        return fetch
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return that only the items know."""
