@@ -68,7 +68,8 @@ class Watch:
         # A higher mark ends the repeat from outside, so it is not endless there.
         stuck = span.mark == self.level and not self._came and not self._unwanted(self._marks)
         self._marks.note(span.mark)
-        self._came = False
+        if span.mark >= self.level:  # a lower one ends an epoch within the pass
+            self._came = False
         if not stuck:
             return span
         error = PipelineError(f"{self._what} has no items, so repeat() would never end")

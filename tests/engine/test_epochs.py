@@ -102,6 +102,15 @@ def test_an_endless_repeat_of_nothing_is_an_error(pipeline: af.Pipeline[Any], wh
         run_virtual(collect(pipeline), seed=seed)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("stage", [lambda p: p.filter(most), lambda p: p.batch(2), lambda p: p])
+def test_an_endless_repeat_may_go_around_another_that_is_cut(stage: Any, seed: int) -> None:  # noqa: ANN401
+    """Steps per epoch, for ever: epochs end within a pass, some of them without a new item."""
+    passes = stage(af.items(range(4)).repeat().take(6))
+    endless, twice = passes.repeat().take(5), passes.repeat(2).take(5)
+    assert run_virtual(collect(endless), seed=seed) == run_virtual(collect(twice), seed=seed)
+
+
 @pytest.mark.parametrize(
     "pipeline",
     [
