@@ -62,10 +62,12 @@ START = shared.START
 
 @contextmanager
 def chunks_of(length: int) -> Iterator[None]:
-    """Let no chunk hold more items than this."""
+    """Let no chunk hold more items than this; with `CHUNK`, as many as without."""
     with ExitStack() as patches:
         for module in (channel, flat, hop, plan, source):
             patches.enter_context(mock.patch.object(module, "SPAN", length))
+        if length < CHUNK:  # what is only picked is sent on in chunks of their own size
+            patches.enter_context(mock.patch.multiple(source, FIRST=length, AT_ONCE=length))
         yield
 
 

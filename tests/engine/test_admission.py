@@ -6,7 +6,6 @@ Any composition of stages, with weights, durations and limits drawn at random, o
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import asyncfeed as af
@@ -29,9 +28,9 @@ from tests.engine.inside import (
     memory_guessed,
     memory_used,
 )
+from tests.engine.searching import searched
 
 WEIGHTS = (0, 1, 100, 1000, 5000, 10_000, 30_000)
-EXAMPLES = int(os.environ.get("ASYNCFEED_EXAMPLES", "150"))
 
 
 class Heavy:
@@ -197,7 +196,7 @@ async def drain(pipeline: af.Pipeline[Any], limit: int, seed: int) -> tuple[int,
         return count, memory_used(feed) or memory_guessed(feed)
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@searched(150)
 @given(
     pipeline=pipelines(),
     seed=st.integers(0, 2**32),

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
-from tests.engine.model import Case, cut_short, pipelines
+from tests.engine.drawn import cut_short, pipelines
+from tests.engine.model import Case
+from tests.engine.searching import searched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -78,7 +80,7 @@ def test_they_start_where_an_earlier_program_ended() -> None:
     )
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@searched(150)
 @given(
     case=pipelines(depth=4) | cut_short(),
     seed=st.integers(0, 2**32),
