@@ -95,6 +95,8 @@ class MergeStep(Step):
         branch.items.extend(span.items)
         branch.nbytes += span.nbytes
         branch.mark, branch.failure = span.mark, span.failure
+        if not branch.items:
+            self._forget(branch)  # of what a stage before has left out
 
     def _forget(self, branch: Branch) -> None:
         self.means.budget.charge(-branch.nbytes)

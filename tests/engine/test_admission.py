@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -276,3 +276,22 @@ def test_items_that_a_hop_gives_back_are_taken_again_though_all_workers_wait_for
         for seed in range(20):
             with group_clocks(Clock(seed, (0.0, 1e-6, 1e-4))):
                 assert run_virtual(main, seed=seed) == list(range(200))
+
+
+@pytest.mark.parametrize("merge", [af.concat, lambda *inputs: af.mix(*inputs, seed=1)])
+def test_what_an_input_leaves_out_is_given_back(merge: Callable[..., af.Pipeline[Any]]) -> None:
+    """Its last chunk has no items, and the bytes of those that were skipped."""
+
+    async def main() -> int:
+        inputs = [af.items([b"x" * 1000]).map(later).skip(1), af.items([b"y" * 1000]).map(later).skip(1)]
+        async with merge(af.items([b"z"]).map(later), *inputs).open() as feed:
+            assert [each async for each in feed] == [b"z"]
+            return memory_used(feed)
+
+    for seed in range(8):
+        assert run_virtual(main, seed=seed) == 0
+
+
+async def later(item: bytes) -> bytes:
+    await asyncio.sleep(0.01)
+    return item

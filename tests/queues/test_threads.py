@@ -119,15 +119,20 @@ def test_what_completes_as_the_time_runs_out_is_returned() -> None:
 
 
 CTRL_C = """
-import os, signal, threading
+import os, signal, threading, time
 from asyncfeed.queues import FIFOQueue
 
 queue = FIFOQueue(5, "int64", [()])
 queue.enqueue_nowait(1)
 
 def interrupt():
-    while not queue._attempts.dequeues:
-        pass
+    # Python notices a signal in a thread that waits for a lock only once the kernel has put it to sleep.
+    asleep = 0
+    while asleep < 5:
+        time.sleep(0.001)
+        with open(f"/proc/self/task/{threading.main_thread().native_id}/stat") as stat:
+            sleeps = stat.read().rpartition(")")[2].split()[0] == "S"
+        asleep = asleep + 1 if sleeps and queue._attempts.dequeues else 0
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=interrupt).start()
