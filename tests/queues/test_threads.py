@@ -143,6 +143,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.quiet  # beside other tests it has hung on a busy machine, which is not understood yet
 def test_ctrl_c_withdraws_what_waits() -> None:
     """On the main thread of a process of its own; what a `dequeue_many` had collected goes back."""
     done = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=WAITS)
