@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from threading import Semaphore
 from time import perf_counter, thread_time
@@ -22,6 +22,8 @@ THREADS = 8
 HINTS = hasattr(os, "posix_fadvise")
 WAITS = 1.25
 """Reads wait for the disk where the time that passes is so many times that of the processor."""
+TIMED = 16
+"""How many files of a call are timed where none is opened ahead: the clock is not free either."""
 HELD_UP = 8
 """One in so many files may have been held up by something else: another thread that has the GIL."""
 
@@ -50,24 +52,34 @@ class Opener:
                 yield from _open_ahead(files)
             finally:
                 self._turns.release()
-            wall = perf_counter() - before
-        else:
-            spent = []
-            for file in files:
-                try:
-                    fd = os.open(file.path, FLAGS)
-                except OSError as error:
-                    yield error.with_traceback(None)
-                    continue
-                try:
-                    yield fd
-                finally:
-                    os.close(fd)
+            self._judge(perf_counter() - before, cpu)
+            return
+        spent = []
+        with closing(_open_each(files[:TIMED])) as opened:
+            for fd in opened:
+                yield fd
                 now = perf_counter()
                 spent.append(now - before)
                 before = now
-            wall = sum(sorted(spent)[: len(spent) - len(spent) // HELD_UP])
+        self._judge(sum(sorted(spent)[: len(spent) - len(spent) // HELD_UP]), cpu)
+        yield from _open_each(files[TIMED:])
+
+    def _judge(self, wall: float, cpu: float) -> None:
+        """Note whether reads wait, if they took so many seconds, and began when the processor had spent `cpu`."""
         self.waits = HINTS and wall > WAITS * (thread_time() - cpu)
+
+
+def _open_each(files: Sequence[File]) -> Generator[int | OSError, None, None]:
+    for file in files:
+        try:
+            fd = os.open(file.path, FLAGS)
+        except OSError as error:
+            yield error.with_traceback(None)
+            continue
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
 
 def _open_ahead(files: Sequence[File]) -> Generator[int | OSError, None, None]:

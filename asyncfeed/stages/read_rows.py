@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from itertools import count, islice
 from math import prod
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -55,10 +56,10 @@ def fitting(check: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         raise Surprise("the samples do not fit together") from None
 
 
-def _groups(count: int, aside: int) -> list[range]:
-    """Return the places that are read together, if there are so many bytes beside the arrays of each file."""
+def _groups(files: int, aside: int) -> list[range]:
+    """Return the places of files read together, if so many bytes of each are beside its arrays."""
     step = max(1, SCRATCH // max(1, aside))
-    return [range(start, min(start + step, count)) for start in range(0, count, step)]
+    return [range(start, min(start + step, files)) for start in range(0, files, step)]
 
 
 def _check(outcomes: Sequence[Exception | None]) -> None:
@@ -86,18 +87,12 @@ class HeadedRows:
         body = _bytes(out)
         size, aside = header.nbytes, len(head)
         for some in _groups(len(files), aside):
-            heads = memoryview(found := bytearray(aside * len(some)))
-            start = some.start * size
-            rows = [body[at : at + size] for at in range(start, start + len(some) * (size or 1), size or 1)]
-            into: list[Buffers] = [(row,) for row in rows]
-            if aside:
-                into = [
-                    (heads[at : at + aside], row)
-                    for at, row in zip(range(0, len(heads), aside), rows, strict=True)
-                ]
+            heads = [bytearray(aside) for _ in some]
+            rows = [body[at : at + size] for at in islice(count(some.start * size, size), len(some))]
+            into: list[Buffers] = list(zip(heads, rows, strict=True)) if aside else [(row,) for row in rows]
             try:
                 _check(reader.read_into(files[some.start : some.stop], into))
-                if found != head * len(some):
+                if heads.count(head) != len(heads):  # type: ignore[arg-type]
                     raise Surprise(DIFFERS)
             except Surprise:
                 self._known = None
@@ -125,11 +120,15 @@ class HeadedRows:
         row = shape[0] * unit
         for some in _groups(len(files), offset):
             heads = [bytearray(offset) for _ in some]
-            rows = [body[place * row : place * row + lengths[place] * unit] for place in some]
-            into = list(zip(heads, rows, strict=True)) if offset else [(inside,) for inside in rows]
+            inside = lengths[some.start : some.stop]
+            rows = [
+                body[start : start + length * unit]
+                for start, length in zip(count(some.start * row, row), inside, strict=False)
+            ]
+            into = list(zip(heads, rows, strict=True)) if offset else [(each,) for each in rows]
             _check(reader.read_into(files[some.start : some.stop], into))
-            for place, head in zip(some, heads, strict=True):
-                text, length = bytes(head), lengths[place]
+            for place, head, length in zip(some, heads, inside, strict=True):
+                text = bytes(head)
                 if known.get(text) != length:
                     said = self._decoder.probe(np.frombuffer(text, np.uint8), files[place])
                     if said[:4] != ((length, *tail), dtype, False, offset):
