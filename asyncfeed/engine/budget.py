@@ -45,6 +45,7 @@ is there if the limit is small. With less, more results exceed a small limit."""
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
+    payer: Budget | Account
     depth: int
     number: int
     nbytes: Callable[[], int]
@@ -84,6 +85,11 @@ class Budget:
         """How many such steps there were at the start."""
 
     @property
+    def budget(self) -> Budget:
+        """The budget itself; of an `Account`, the one that it is part of."""
+        return self
+
+    @property
     def known(self) -> int:
         """How many bytes are in flight, without what is guessed."""
         return self.used - self.guessed
@@ -112,13 +118,23 @@ class Budget:
             if nbytes is not None:
                 self._unknown.discard(depth)
             self._needs[depth] = nbytes
-            heaviest = max(need or 0 for need in self._needs.values())
-            guess = max(heaviest, self.least)
-            needs = {
-                at: need if need is not None else guess if at in self._unknown else heaviest
-                for at, need in self._needs.items()
-            }
-            self._others = {at: sum(needs.values()) - need for at, need in needs.items()}
+            self._leave_room()
+
+    def forget(self, depth: int) -> None:
+        """Leave no more room for a step: it makes nothing more."""
+        if depth in self._needs:
+            del self._needs[depth]
+            self._unknown.discard(depth)
+            self._leave_room()
+
+    def _leave_room(self) -> None:
+        heaviest = max((need or 0 for need in self._needs.values()), default=0)
+        guess = max(heaviest, self.least)
+        needs = {
+            at: need if need is not None else guess if at in self._unknown else heaviest
+            for at, need in self._needs.items()
+        }
+        self._others = {at: sum(needs.values()) - need for at, need in needs.items()}
 
     @property
     def least(self) -> int:
@@ -129,12 +145,146 @@ class Budget:
         """Return what to charge for an unknown result, so that all `calls` of all such steps fit together."""
         return max(self.least, self.limit // (calls * max(1, self._guessing)))
 
-    def _has_room(self, nbytes: int, depth: int) -> bool:
+    def has_room(self, nbytes: int, depth: int) -> bool:
+        """Return whether a step may charge as much, and leaves to the others what they need."""
         return self.used + nbytes + self._others.get(depth, 0) <= self.limit
 
     def fits(self, nbytes: int, depth: int, spare: int = 0, guess: int = 0) -> bool:
         """Charge `nbytes` and return True where that leaves `spare` bytes and nobody waits already."""
-        if self.waiting or not self._has_room(nbytes + spare, depth):
+        if self.waiting or not self.has_room(nbytes + spare, depth):
+            return False
+        self.charge(nbytes, guess)
+        return True
+
+    async def admit(
+        self,
+        nbytes: int | Callable[[], int],
+        depth: int,
+        next_in_line: Callable[[], bool],
+        spare: int = 0,
+        entered: Callable[[], None] | None = None,
+        number: int = 0,
+        guess: Callable[[], int] = int,
+        payer: Budget | Account | None = None,
+    ) -> None:
+        """Charge `nbytes`, waiting for room; `depth` is the step's place, the consumer being deepest.
+
+        `nbytes` is a function if it may change while the item waits. It is asked when the item is let in, as is
+        `guess`: how much of it is a guess.
+        `number` is the place of the item in its step: the first of those that wait is let in first.
+        `entered` is called when the item is let in, before anyone else is: the task itself goes on later. What is
+        charged belongs to the caller from then on, also if the task is cancelled before it goes on.
+        `payer` is the account that it is charged to.
+        """
+        payer = payer or self
+        self.charge(-self.freed())
+        weigh = nbytes if callable(nbytes) else partial(int, nbytes)
+        if payer.fits(weigh(), depth, spare, guess()):
+            if entered is not None:
+                entered()
+            return
+        admitted = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(payer, depth, number, weigh, guess, spare, next_in_line, entered, admitted)
+        # Deepest first, because only what reaches the consumer frees anything; then in the order of the stream.
+        rank = (-depth, number)
+        place = next((i for i, other in enumerate(self.waiting) if (-other.depth, other.number) > rank), None)
+        place = len(self.waiting) if place is None else place
+        self.waiting.insert(place, waiter)
+        self.poke()
+        try:
+            await waiter.admitted
+        except BaseException as error:  # cancelled, or the coroutine is closed, with its loop
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
+            if not isinstance(error, GeneratorExit):
+                if waiter.admitted.done() and not waiter.admitted.cancelled() and entered is None:
+                    payer.charge(-waiter.charged)
+                if self.waiting:
+                    self.poke()  # it may have stood before others, which fit
+            raise
+
+    def poke(self) -> None:
+        """Let in whoever may go now; called when bytes were freed or a step ran dry."""
+        while (place := self._first_admissible()) is not None:
+            waiter = self.waiting.pop(place)
+            if not waiter.admitted.done():
+                waiter.charged = waiter.nbytes()
+                waiter.payer.charge(waiter.charged, waiter.guess())
+                if waiter.entered is not None:
+                    waiter.entered()
+                waiter.admitted.set_result(None)
+
+    def _first_admissible(self) -> int | None:
+        for place, waiter in enumerate(self.waiting):
+            # In this order: what the consumer took last may have been both what was in the way and the room.
+            is_next = waiter.next_in_line()
+            self.used -= self.freed()
+            # Room goes to the deepest alone: a shallower step that fits would starve one that needs more.
+            fits = place == 0 and self.has_room(waiter.nbytes() + waiter.spare, waiter.depth)
+            if fits or is_next or waiter.admitted.done():
+                return place
+        return None
+
+
+class Account:
+    """What the steps of one input of a merge have of the budget.
+
+    They charge to it as to the budget itself, and it adds up. So whatever they hold when the input is abandoned
+    goes back to the budget at once: it may be anywhere, as in a task that has not heard of it yet. Invariants:
+
+    * `held` is the sum of what was charged, less what went on to the merge. It counts in the budget, too.
+    * What is charged after `close` counts nowhere: tasks still end then, and release what they had.
+    """
+
+    __slots__ = ("_above", "_closed", "_guessed", "_held", "budget", "limit", "waiting")
+
+    def __init__(self, above: Budget | Account) -> None:
+        self._above = above
+        self.budget: Budget = above.budget
+        self.limit: int = above.limit
+        self.waiting: list[_Waiter] = above.waiting
+        self._held = 0
+        self._guessed = 0
+        self._closed = False
+
+    @property
+    def least(self) -> int:
+        """How many bytes an unknown result is charged with at least."""
+        return self.budget.least
+
+    def share(self, calls: int) -> int:
+        """Return what to charge for an unknown result, so that all `calls` of all such steps fit together."""
+        return self.budget.share(calls)
+
+    def charge(self, nbytes: int, guess: int = 0) -> None:
+        """Count bytes in (or, negative, out); `guess` says how many of them are a guess."""
+        if not self._closed:
+            self._held += nbytes
+            self._guessed += guess
+            self._above.charge(nbytes, guess)
+
+    def hand_over(self, nbytes: int) -> None:
+        """Note that items which are charged with so many bytes are the merge's now."""
+        self._held -= nbytes
+
+    def close(self) -> None:
+        """Give back everything; it belongs to steps that were abandoned."""
+        if not self._closed:
+            self._closed = True
+            self._above.charge(-self._held, -self._guessed)
+
+    def need(self, depth: int, nbytes: int | None = None, *, unknown: bool = False) -> None:
+        """Note that a step makes items, and what one weighs if that is known."""
+        if not self._closed:
+            self.budget.need(depth, nbytes, unknown=unknown)
+
+    def forget(self, depth: int) -> None:
+        """Leave no more room for a step: it makes nothing more."""
+        self.budget.forget(depth)
+
+    def fits(self, nbytes: int, depth: int, spare: int = 0, guess: int = 0) -> bool:
+        """Charge `nbytes` and return True where that leaves `spare` bytes and nobody waits already."""
+        if not self._closed and (self.waiting or not self.budget.has_room(nbytes + spare, depth)):
             return False
         self.charge(nbytes, guess)
         return True
@@ -149,58 +299,9 @@ class Budget:
         number: int = 0,
         guess: Callable[[], int] = int,
     ) -> None:
-        """Charge `nbytes`, waiting for room; `depth` is the step's place, the consumer being deepest.
-
-        `nbytes` is a function if it may change while the item waits. It is asked when the item is let in, as is
-        `guess`: how much of it is a guess.
-        `number` is the place of the item in its step: the first of those that wait is let in first.
-        `entered` is called when the item is let in, before anyone else is: the task itself goes on later. What is
-        charged belongs to the caller from then on, also if the task is cancelled before it goes on.
-        """
-        self.charge(-self.freed())
-        weigh = nbytes if callable(nbytes) else partial(int, nbytes)
-        if self.fits(weigh(), depth, spare, guess()):
-            if entered is not None:
-                entered()
-            return
-        admitted = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(depth, number, weigh, guess, spare, next_in_line, entered, admitted)
-        # Deepest first, because only what reaches the consumer frees anything; then in the order of the stream.
-        rank = (-depth, number)
-        place = next((i for i, other in enumerate(self.waiting) if (-other.depth, other.number) > rank), None)
-        place = len(self.waiting) if place is None else place
-        self.waiting.insert(place, waiter)
-        self.poke()
-        try:
-            await waiter.admitted
-        except BaseException as error:  # cancelled, or the coroutine is closed, with its loop
-            if waiter in self.waiting:
-                self.waiting.remove(waiter)
-            elif not waiter.admitted.cancelled():
-                if entered is None:
-                    self.used -= waiter.charged
-                if self.waiting and not isinstance(error, GeneratorExit):
-                    self.poke()
-            raise
+        """Charge `nbytes`, waiting for room."""
+        await self.budget.admit(nbytes, depth, next_in_line, spare, entered, number, guess, self)
 
     def poke(self) -> None:
-        """Let in whoever may go now; called when bytes were freed or a step ran dry."""
-        while (place := self._first_admissible()) is not None:
-            waiter = self.waiting.pop(place)
-            if not waiter.admitted.done():
-                waiter.charged = waiter.nbytes()
-                self.charge(waiter.charged, waiter.guess())
-                if waiter.entered is not None:
-                    waiter.entered()
-                waiter.admitted.set_result(None)
-
-    def _first_admissible(self) -> int | None:
-        for place, waiter in enumerate(self.waiting):
-            # In this order: what the consumer took last may have been both what was in the way and the room.
-            is_next = waiter.next_in_line()
-            self.used -= self.freed()
-            # Room goes to the deepest alone: a shallower step that fits would starve one that needs more.
-            fits = place == 0 and self._has_room(waiter.nbytes() + waiter.spare, waiter.depth)
-            if fits or is_next or waiter.admitted.done():
-                return place
-        return None
+        """Let in whoever may go now."""
+        self.budget.poke()

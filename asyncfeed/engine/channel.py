@@ -92,12 +92,10 @@ class Channel:
             putter.set_result(None)
         return span
 
-    def clear(self) -> int:
-        """Drop what is queued and return how many bytes it was charged with."""
-        nbytes = sum(span.nbytes for span in self._spans)
+    def clear(self) -> None:
+        """Drop what is queued."""
         self._spans.clear()
         self._count = self._nbytes = 0
-        return nbytes
 
     def _is_full(self) -> bool:
         return self._count >= self.room or self._nbytes >= ROOM

@@ -102,13 +102,9 @@ class Expansions:
         """Add one behind all others."""
         self._all.append(expansion)
 
-    def clear(self) -> int:
-        """Forget all, and return how many bytes they were charged with."""
-        charged = sum(each.charged + each.nbytes + each.reserved for each in self._all)
-        for each in self._all:
-            each.reserved = 0
+    def clear(self) -> None:
+        """Forget all."""
         self._all.clear()
-        return charged
 
     def reach(self) -> Iterator[Expansion]:
         """Go through those whose children may be sent now."""
@@ -170,11 +166,11 @@ class InTurns(Expansions):
         super().add(expansion)
         self._waiting.append(expansion)
 
-    def clear(self) -> int:
-        """Forget all, and return how many bytes they were charged with."""
+    def clear(self) -> None:
+        """Forget all."""
         self._waiting.clear()
         self._places = [None] * len(self._places)
-        return super().clear()
+        super().clear()
 
     def reach(self) -> Iterator[Expansion]:
         """Return the one whose turn it is, or the end that is due; none if the next item has not come yet."""

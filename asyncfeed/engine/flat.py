@@ -57,15 +57,12 @@ class FlatStep(Operator):
                 expansion.unwanted = True
                 expansion.gate.open()
 
-    def drop(self) -> int:
+    def drop(self) -> None:
         """Forget what is held."""
         self._open.clear()
         self._untaken.clear()
-        return self._buffer.clear() + super().drop()
-
-    def forget_guesses(self) -> int:
-        """Return what is charged by guess."""
-        return sum(each.reserved for each in self._buffer) if self._weight is None else 0
+        self._buffer.clear()
+        super().drop()
 
     async def _feed(self) -> None:
         last = False
@@ -73,12 +70,12 @@ class FlatStep(Operator):
             span = await self._inbox.get()
             last = span.last
             share = span.nbytes // max(1, len(span.items))
-            self.means.budget.charge(share * len(span.items) - span.nbytes)
+            self.budget.charge(share * len(span.items) - span.nbytes)
             for item, ordinal in zip(span.items, span.ordinals, strict=True):
                 while len(self._buffer) >= self._most and not self.skips(self._fed):
                     await self._room.wait()
                 if self.skips(self._fed):
-                    self.means.budget.charge(-share)
+                    self.budget.charge(-share)
                     continue
                 expansion = Expansion(item, ordinal, share)
                 expansion.gate = Gate()
@@ -95,8 +92,8 @@ class FlatStep(Operator):
                 self._buffer.add(end)
                 if self._progress.waiting:
                     self._progress.open()
-            elif self.means.budget.waiting and self.skips(self._fed):
-                self.means.budget.poke()
+            elif self.budget.waiting and self.skips(self._fed):
+                self.budget.poke()
             del span
 
     async def _labour(self) -> None:
@@ -127,7 +124,7 @@ class FlatStep(Operator):
             self._open.discard(expansion)
             if self._weight is None:
                 self._weigh(0, 1)
-            self.means.budget.charge(-expansion.charged - expansion.reserved)
+            self.budget.charge(-expansion.charged - expansion.reserved)
             expansion.charged = expansion.reserved = 0
             if self._progress.waiting:
                 self._progress.open()
@@ -169,7 +166,7 @@ class FlatStep(Operator):
             del child
 
     async def _expand_on_thread(self, expansion: Expansion, made: Iterable[Any]) -> None:
-        drawing = Drawing(made, self.name, self.means.loop, max(HOP_BYTES, self.means.budget.limit // 16))
+        drawing = Drawing(made, self.name, self.means.loop, max(HOP_BYTES, self.budget.limit // 16))
         size = 1
         try:
             while not (drawing.ended or expansion.unwanted):
@@ -187,7 +184,7 @@ class FlatStep(Operator):
 
     async def _admit(self, expansion: Expansion, count: int) -> None:
         """Wait until the budget has room for so many elements, as heavy as those before."""
-        budget = self.means.budget
+        budget = self.budget
         if self._weight is None and self._crew.limit < self._limit:
             self._let_first_go_alone()
         first = self._buffer.leads(expansion)
@@ -221,15 +218,15 @@ class FlatStep(Operator):
                 change += reserved - expansion.reserved
                 guess += expansion.reserved
                 expansion.reserved = reserved
-        self.means.budget.charge(change, -guess)
-        if self.means.budget.waiting:
-            self.means.budget.poke()
+        self.budget.charge(change, -guess)
+        if self.budget.waiting:
+            self.budget.poke()
 
     def _weigh(self, nbytes: int, count: int) -> None:
         """Learn what an element weighs; once that is known, all workers may come."""
         guessed = self._weight is None
         self._weight = max(nbytes // max(1, count), (self._weight or 0) * 7 // 8)
-        self.means.budget.need(self.depth, self._weight)
+        self.budget.need(self.depth, self._weight)
         if guessed:
             self._correct()
             if self._alone is not None:
@@ -246,7 +243,7 @@ class FlatStep(Operator):
     async def _gather(self, expansion: Expansion, children: list[Any]) -> None:
         """Put elements into the expansion, in place of what was reserved for them; wait while it holds enough."""
         nbytes = total_size(children)
-        self.means.budget.charge(nbytes - expansion.reserved, -expansion.reserved if self._weight is None else 0)
+        self.budget.charge(nbytes - expansion.reserved, -expansion.reserved if self._weight is None else 0)
         expansion.reserved = 0
         if children:
             self.look_at(children[-1])
@@ -280,7 +277,7 @@ class FlatStep(Operator):
             self._seen += len(ready.children)
             if not self.skips(self._passed):
                 return Span(ready.children, ready.ordinals, nbytes=ready.nbytes)
-            self.means.budget.charge(-ready.nbytes)
+            self.budget.charge(-ready.nbytes)
         elif ready.end is not None:
             return self._end(ready.end)
         elif len(self._buffer) == before:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from asyncfeed.engine.budget import Account
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.epochs import EpochCounter, Marks
 from asyncfeed.engine.origin import Origin
@@ -15,13 +16,14 @@ from asyncfeed.stages.steps import END, NO_MARK, Choice, Span
 
 
 class Branch:
-    """One of the streams: its channel, the step that fills it, and how many `repeat`s are its own.
+    """One of the streams: its channel, the step that fills it, how many `repeat`s are its own, and its account.
 
     Marks of levels below `own` are the branch's affair; the others, counted from there, are the merge's.
     """
 
-    def __init__(self, step: Step, channel: Channel, own: int) -> None:
+    def __init__(self, step: Step, channel: Channel, own: int, account: Account) -> None:
         self.step = step
+        self._account = account
         self.channel = channel
         self.own = own
         self.items: deque[Any] = deque()
@@ -37,9 +39,18 @@ class Branch:
     async def pull(self) -> Span:
         """Take the next span, with its mark as the merge counts it."""
         span = await self.channel.get()
-        if span.mark != END:
+        self._account.hand_over(span.nbytes)
+        if span.mark == END:
+            self.abandon()  # a `take` may have cut it: what is above that reads on, and holds what it has opened
+        else:
             span.mark = max(NO_MARK, span.mark - self.own)
         return span
+
+    def abandon(self) -> None:
+        """Stop the stream, which has ended or is not wanted; the budget gets back all that it holds."""
+        self.step.abandon()
+        self.channel.clear()
+        self._account.close()
 
 
 class MergeStep(Step):
@@ -78,19 +89,18 @@ class MergeStep(Step):
         for branch in self.branches:
             branch.step.skip(branch.own + level, ended)
 
-    def drop(self) -> int:
+    def drop(self) -> None:
         """Forget what is held."""
-        nbytes = sum(branch.nbytes + branch.channel.clear() for branch in self.branches)
         for branch in self.branches:
+            branch.channel.clear()
             branch.items.clear()
-        return nbytes
 
     async def _merge(self) -> None:
         raise NotImplementedError
 
     async def _pull(self, branch: Branch) -> None:
-        if self.means.budget.waiting:
-            self.means.budget.poke()  # this one waits for a branch, which may wait for memory
+        if self.budget.waiting:
+            self.budget.poke()  # this one waits for a branch, which may wait for memory
         span = await branch.pull()
         branch.items.extend(span.items)
         branch.nbytes += span.nbytes
@@ -99,7 +109,7 @@ class MergeStep(Step):
             self._forget(branch)  # of what a stage before has left out
 
     def _forget(self, branch: Branch) -> None:
-        self.means.budget.charge(-branch.nbytes)
+        self.budget.charge(-branch.nbytes)
         branch.nbytes = 0
         branch.items.clear()
 
@@ -129,9 +139,8 @@ class MergeStep(Step):
         """End it here, whatever the branches would still bring: they may have no end, or be long in coming."""
         for branch in self.branches:
             if branch.mark != END:
-                branch.step.abandon()
-                self._forget(branch)
-                self.means.budget.charge(-branch.channel.clear())
+                branch.abandon()
+            self._forget(branch)
         await self._emit([], 0, END)
 
     async def _emit_end(self) -> None:
@@ -210,14 +219,14 @@ class PickStep(MergeStep):
             await self._leave_rest(branch)
             if self.out.finished:
                 return
-        for branch in self.branches:
-            if branch.mark == END:
-                branch.step.abandon()
         await self._emit_end()
 
 
 class ZipStep(MergeStep):
-    """One item of each branch at a time, as long as all have one; `strict` says that none may have more."""
+    """One item of each branch at a time, as long as all have one; `strict` says that none may have more.
+
+    The branches are asked in their order, as Python's `zip` does: the first that has ended or failed decides.
+    """
 
     def __init__(self, *args: Any, strict: bool) -> None:
         super().__init__(*args)
@@ -229,6 +238,8 @@ class ZipStep(MergeStep):
             for branch in self.branches:
                 while not branch.items and not branch.epoch_over:
                     await self._pull(branch)
+                if not branch.items:
+                    break  # Python's own asks no further either: the others may be long in coming
             count = min(len(branch.items) for branch in self.branches)
             if count:
                 columns, weights = zip(*[self._take(branch, count) for branch in self.branches], strict=True)

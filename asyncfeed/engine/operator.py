@@ -55,7 +55,7 @@ class Operator(Step):
 
     def start(self) -> None:
         """Start the feeding and the sending task; workers start when there is work."""
-        self.means.budget.need(self.depth, unknown=self._unknown)
+        self.budget.need(self.depth, unknown=self._unknown)
         self.task(self._feed(), "feed")
         self.task(self._send(), "send")
 
@@ -77,11 +77,11 @@ class Operator(Step):
         """How many calls of the user's function it may make at a time; our own are nobody's concern."""
         return 0 if self._work.inline is not None else self._crew.limit
 
-    def drop(self) -> int:
+    def drop(self) -> None:
         """Forget what is held."""
         if self._alone is not None:
             self._alone.cancel()
-        return self._inbox.clear()
+        self._inbox.clear()
 
     def _let_first_go_alone(self) -> None:
         """Begin the time of the first call, unless it has begun."""
@@ -114,8 +114,8 @@ class Operator(Step):
                 await self.send(span)
                 self._was_sent()
                 self._crew.watch(self._begun)
-            elif self.means.budget.waiting:
-                self.means.budget.poke()
+            elif self.budget.waiting:
+                self.budget.poke()
             if self._room.waiting:
                 self._room.open()
             if span is None:

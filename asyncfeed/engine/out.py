@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.budget import Account, Budget
 from asyncfeed.engine.channel import join
 from asyncfeed.engine.epochs import EpochCounter, Marks
 from asyncfeed.errors import Failure, PipelineError
@@ -84,7 +84,11 @@ class Out:
     """
 
     def __init__(
-        self, links: Sequence[Link | Watch], sink: Sink, budget: Budget, skip: Callable[[int, int], None]
+        self,
+        links: Sequence[Link | Watch],
+        sink: Sink,
+        budget: Budget | Account,
+        skip: Callable[[int, int], None],
     ) -> None:
         self._links = links
         self._budget = budget

@@ -184,6 +184,7 @@ class Outlet(Metered):
                 self._lock.release()
 
     def _clear(self) -> None:
+        self._left_bytes += sum(nbytes for _, _, nbytes in self._items)
         self._items.clear()
         self._easy = self._ends = 0
         self._end_seen()
@@ -213,6 +214,11 @@ class Outlet(Metered):
             left = self.delivered_bytes + self._left_bytes
             freed, self._booked = left - self._booked, left
         return freed
+
+    def in_flight(self, known: int) -> int:
+        """Return how many of the bytes that the budget knows of have not left yet; for any thread."""
+        with self._lock:
+            return max(0, known - (self.delivered_bytes + self._left_bytes - self._booked))
 
     def settle(self) -> None:
         """Book what consumers have freed, and go on where there is room again."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from asyncfeed.engine.budget import Account, Budget
 from asyncfeed.engine.channel import SPAN, Channel
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.flat import FlatStep
@@ -94,6 +95,8 @@ def compile_steps(
 class _Compiler:
     def __init__(self, means: Means, run: int, endless: bool, *, by_epoch: bool) -> None:
         self._means = means
+        self._budget: Budget | Account = means.budget
+        """What the steps that are added charge to."""
         self._run = run
         self._endless = endless
         self._by_epoch = by_epoch
@@ -168,11 +171,14 @@ class _Compiler:
 
     def _merge(self, source: Source, levels: int, repeats: Sequence[int | None], origin: Origin) -> Step:
         branches: list[Branch] = []
+        budget = self._budget
         for each in source.inputs:
+            account = self._budget = Account(budget)
             last, own = self.branch(each, repeats)
             channel = Channel(SPAN)
             self.close(last, channel)
-            branches.append(Branch(last, channel, own))
+            branches.append(Branch(last, channel, own, account))
+        self._budget = budget
         name, epochs = source.method, self._epochs(repeats)
         match source.merging():
             case Zipping(strict):
@@ -184,6 +190,7 @@ class _Compiler:
         return merge
 
     def _open(self, step: Step) -> None:
+        step.budget = self._budget
         self.steps.append(step)
         self._links = []
 
@@ -198,5 +205,5 @@ class _Compiler:
 
     def close(self, step: Step, sink: Sink) -> None:
         """Give a step its way out."""
-        step.out = Out(self._links, sink, self._means.budget, step.skip)
+        step.out = Out(self._links, sink, self._budget, step.skip)
         self._links = []

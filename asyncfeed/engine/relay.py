@@ -17,9 +17,9 @@ class RelayStep(Step):
         """Start the task that passes on."""
         self.task(self._relay(), "relay")
 
-    def drop(self) -> int:
+    def drop(self) -> None:
         """Forget what is queued."""
-        return self._inbox.clear()
+        self._inbox.clear()
 
     async def _relay(self) -> None:
         await self.out.start()

@@ -113,14 +113,12 @@ class ReorderBuffer:
         self.held += len(entry.out)
         self.ends += not entry.out
 
-    def clear(self) -> int:
-        """Forget everything and return how many bytes it was charged with."""
-        charged = sum(entry.charged for entry in self.entries)
+    def clear(self) -> None:
+        """Forget everything."""
         for entry in self.entries:
             entry.items.clear()  # a worker that is in it finds no more
         self.entries.clear()
         self.held = self.ends = 0
-        return charged
 
     def is_next(self, entry: Entry, place: int) -> bool:
         """Return whether nothing can be sent before the result of this item is there: see `budget`."""

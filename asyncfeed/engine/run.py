@@ -126,7 +126,7 @@ class Run:
 
     def dismiss(self, task: asyncio.Task[None]) -> None:
         """Cancel a task that is not needed any more; once, and not while it closes what it has opened."""
-        if task in self._asked:
+        if task in self._asked or task.done():
             return
         self._asked.add(task)
         if task in self._closing:
@@ -420,7 +420,7 @@ class Run:
             consumer_waited=consumer_waited,
             producer_waited=data_waited,
             skipped=self.left_out,
-            memory_used=self.budget.known,
+            memory_used=0 if self._ended else self.outlet.in_flight(self.budget.known),
             memory_peak=self.budget.peak,
             memory_limit=self.budget.limit,
             concurrency=self._found if self._ended else self._concurrency(),

@@ -138,7 +138,7 @@ class IterableSource(SourceStep):
         return []
 
     async def _draw_on_thread(self, iterable: Iterable[Any]) -> None:
-        budget = self.means.budget
+        budget = self.budget
         intake = Intake(self.name, self.means.loop, self.means.threads, iterable, budget.limit // 8)
         reserve = empty = 0
         future = self.means.threads.submit(f"drawing from {self.name}", intake.draw)
@@ -171,7 +171,7 @@ class IterableSource(SourceStep):
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _draw_on_loop(self, iterator: AsyncIterator[Any]) -> None:
-        budget = self.means.budget
+        budget = self.budget
         predicted = 0
         while not self._unwanted():
             if not budget.fits(predicted, self.depth):

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.budget import Account, Budget
 from asyncfeed.engine.demand import Shown
 from asyncfeed.engine.epochs import Marks
 from asyncfeed.engine.out import Out
@@ -72,6 +72,8 @@ class Step:
     def __init__(self, name: str, means: Means, levels: int) -> None:
         self.name = name
         self.means = means
+        self.budget: Budget | Account = means.budget
+        """What it charges to: where it belongs to an input of a merge, the account of that."""
         self.depth = 0
         self.levels = levels
         self.tasks: list[asyncio.Task[None]] = []
@@ -96,8 +98,8 @@ class Step:
         self.sending = True
         await self.out.send(span)
         self.sending = False
-        if self.means.budget.waiting:
-            self.means.budget.poke()
+        if self.budget.waiting:
+            self.budget.poke()
 
     @property
     def busy(self) -> bool:
@@ -134,11 +136,14 @@ class Step:
         return max(unwanted, default=None)
 
     def abandon(self) -> None:
-        """Stop this step and those before it: what they could still bring is not wanted."""
+        """Stop this step and those before it: what they could still bring is not wanted.
+
+        What they hold is given back by whoever closes their account.
+        """
         for task in self.tasks:
             self.means.dismiss(task)
-        guess = self.forget_guesses()
-        self.means.budget.charge(-self.drop(), -guess)
+        self.drop()
+        self.budget.forget(self.depth)
         for step in self.before:
             step.abandon()
 
@@ -156,13 +161,8 @@ class Step:
                 self.name, unknown.__module__, unknown.__qualname__, OBJECT, unknown.__qualname__,
             )  # fmt: skip
 
-    def drop(self) -> int:
-        """Forget what is held, and return how many bytes that was charged with."""
-        return 0
-
-    def forget_guesses(self) -> int:
-        """Return how many of the bytes that are charged are a guess, before `drop` forgets what they are for."""
-        return 0
+    def drop(self) -> None:
+        """Forget what is held."""
 
     def release(self) -> None:
         """Let go of everything, once no task of the run is left.

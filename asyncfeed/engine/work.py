@@ -80,16 +80,17 @@ class WorkStep(Operator):
     def _unknown(self) -> bool:
         return self._weights.unknown
 
-    def drop(self) -> int:
+    def drop(self) -> None:
         """Forget what is held."""
         self._untaken.clear()
         self._current = None
-        return self._buffer.clear() + super().drop()
+        self._buffer.clear()
+        super().drop()
 
     # -- taking spans in
 
     async def _feed(self) -> None:
-        buffer, budget = self._buffer, self.means.budget
+        buffer, budget = self._buffer, self.budget
         last = False
         number = 0
         while not last:
@@ -156,7 +157,7 @@ class WorkStep(Operator):
 
         Before the first result is there, that is a share of the limit for each call, or less if that is not free.
         """
-        budget, weights = self.means.budget, self._weights
+        budget, weights = self.budget, self._weights
         while self._entering:  # noqa: ASYNC110 - it goes on in this turn of the loop or the next
             await asyncio.sleep(0)  # so that calls begin in the order of the stream
         guessed = weights.unknown
@@ -194,15 +195,15 @@ class WorkStep(Operator):
     def _guess(self, part: Part) -> int:
         return part.nbytes if part in self._guessed else 0
 
-    def forget_guesses(self) -> int:
-        """Return what is charged by guess."""
+    def _forget_guesses(self) -> int:
+        """Forget what is charged by guess, and return how many bytes."""
         guess = sum(part.nbytes for part in self._guessed if part.admitted)
         self._guessed.clear()
         return guess
 
     def _recharge(self, part: Part, nbytes: int) -> None:
         change = part.correct(nbytes)
-        self.means.budget.charge(change, change if part in self._guessed else 0)
+        self.budget.charge(change, change if part in self._guessed else 0)
 
     def _weighed(self, entry: Entry, results: list[Any], part: Part) -> None:
         """Book what the results really weigh, and let go of what they were made from."""
@@ -211,19 +212,19 @@ class WorkStep(Operator):
             self.look_at(results[-1])
         each = self._weights.each
         self._inbox.most = max(1, min(self._backlog, TOGETHER // each)) if each > SMALL else sys.maxsize
-        self.means.budget.need(self.depth, actual // max(1, len(results)))
+        self.budget.need(self.depth, actual // max(1, len(results)))
         guess = self._guess(part)
         change = part.correct(actual - entry.share * len(results))
         self._guessed.discard(part)
         if self._guessed and not self._weights.unknown:
             # All at once: nobody is let in because one guess was too high, before all are corrected.
             others = list(self._guessed)
-            guess += self.forget_guesses()
+            guess += self._forget_guesses()
             change += sum(other.correct(self._weights.expect(other.weight)) for other in others)
-            self.means.budget.charge(change, -guess)
-            self.means.budget.poke()  # some may have waited for more than they need
+            self.budget.charge(change, -guess)
+            self.budget.poke()  # some may have waited for more than they need
         else:
-            self.means.budget.charge(change, -guess)
+            self.budget.charge(change, -guess)
         if self._probing:
             self._begin_next()
         if self._alone is not None and not self._weights.unknown:
@@ -274,11 +275,11 @@ class WorkStep(Operator):
         nbytes = total_size(results)
         moved = min(nbytes, entry.charged)
         entry.charged -= moved
-        self.means.budget.charge(nbytes - moved)
+        self.budget.charge(nbytes - moved)
         span = Span(results, ordinals, NO_MARK, failure, nbytes)
         if failure is None and piece.last:
             self._buffer.end(entry)
-            self.means.budget.charge(-entry.charged)
+            self.budget.charge(-entry.charged)
             entry.charged = 0
             span.mark, span.failure = entry.mark, entry.failure
             if span.mark != NO_MARK:

@@ -85,10 +85,10 @@ class ThreadWork(WorkStep):
         if self._auto:
             self._crew.tune(1, 1)
 
-    def drop(self) -> int:
+    def drop(self) -> None:
         """Forget what is held."""
         self._left.clear()
-        return super().drop()
+        super().drop()
 
     async def _labour(self) -> None:
         """Take a group of items to a thread, again and again."""

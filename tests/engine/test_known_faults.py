@@ -7,7 +7,6 @@ search may draw such pipelines again (`drawn.may_follow`, and what `test_model.p
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,27 +15,6 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.failing import Oops, draw, raises_later
-from tests.engine.inside import memory_used
-
-
-async def nothing() -> AsyncIterator[int]:
-    """End, after a while."""
-    await asyncio.sleep(1)
-    for x in ():
-        yield x
-
-
-async def hours(x: int = 1) -> AsyncIterator[int]:
-    await asyncio.sleep(7200)
-    yield x
-
-
-async def at_once(x: int) -> int:
-    return x
-
-
-async def itself(x: int) -> AsyncIterator[int]:
-    yield x
 
 
 async def later(x: Any) -> Any:
@@ -76,99 +54,6 @@ def test_a_failure_that_nobody_wants_is_not_raised_if_epochs_follow(pipeline: af
     for seed in range(20):
         drawn = run_virtual(draw(pipeline.repeat(2)), seed=seed)
         assert (drawn.items, drawn.error) == (2 * without.items, None)
-
-
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="`zip` has an item of each input, or its end, before it looks whether the first has ended or failed",
-)
-@pytest.mark.parametrize("first", [af.items(nothing), af.items(nothing).map(later)])
-def test_a_zip_whose_first_input_has_ended_waits_for_no_other(first: af.Pipeline[int]) -> None:
-    """Python's own asks the second only if the first has an item; here the run lasts as long as the second likes."""
-
-    async def main() -> float:
-        async for _ in af.zip(first, af.items(hours), strict=False):
-            pass
-        return asyncio.get_running_loop().time()
-
-    assert run_virtual(main) < 10
-
-
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="what the consumer took last is booked with the next thing the loop does, and what a run drops at its end never",
-)
-@pytest.mark.parametrize("most", [50, 7])
-def test_a_feed_that_is_closed_uses_no_memory(most: int) -> None:
-    """`stats().memory_used` is what is in flight now."""
-
-    async def main() -> int:
-        async with af.items(range(50)).map(at_once).open() as feed:
-            for _ in range(most):
-                await anext(feed)
-        return feed.stats().memory_used
-
-    assert run_virtual(main) == 0
-
-
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="`concat` abandons an input whose stream has ended only when all inputs have; until `PickStep` it did at once",
-)
-def test_an_input_of_a_concat_that_is_cut_is_closed_before_the_next_one_ends() -> None:
-    """What is above the `take` reads on until its queues are full, and holds that and what it has opened."""
-    closed: list[float] = []
-
-    async def endless() -> AsyncIterator[int]:
-        try:
-            for x in itertools.count():
-                await asyncio.sleep(0.001)
-                yield x
-        finally:
-            closed.append(asyncio.get_running_loop().time())
-
-    async def main() -> list[int]:
-        return [x async for x in af.concat(af.items(endless).filter(later).take(2), af.items(hours))]
-
-    assert run_virtual(main) == [1, 2, 1]
-    assert closed[0] < 10
-
-
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="`abandon` gives back neither what algorithms hold on the way out nor the chunk a flat_map takes items from",
-)
-@pytest.mark.parametrize(
-    "pipeline",
-    [
-        af.items(range(500)).map(later, concurrency=1).shuffle(buffer=4).take(2),
-        af.zip(af.items([1]), af.items(range(200)).map(at_once).flat_map(itself), strict=False),
-    ],
-    ids=["buffer", "flat_map"],
-)
-def test_what_ends_early_gives_back_what_it_holds(pipeline: af.Pipeline[Any]) -> None:
-    """What follows in a `concat` has the less of the memory limit, the more such inputs went before."""
-
-    async def main() -> int:
-        go_on = asyncio.Event()
-
-        async def rest() -> Any:
-            await go_on.wait()
-            yield 0
-
-        async with af.concat(pipeline, af.items(rest)).open() as feed:
-            drawing = asyncio.ensure_future(_all(feed))
-            await asyncio.sleep(10)
-            used = memory_used(feed)
-            go_on.set()
-            await drawing
-        return used
-
-    assert run_virtual(main) == 0
-
-
-async def _all(feed: af.Feed[Any]) -> list[Any]:
-    return [item async for item in feed]
 
 
 class Heavy:

@@ -269,5 +269,4 @@ def test_what_ends_early_gives_its_memory_back(case: Case, seed: int, limit: int
     with chunks_of(length):
         got, used = run_virtual(main, seed=seed)
     assert got == values
-    if not case.cuts:  # see test_known_faults.py
-        assert used == 0
+    assert used == 0
