@@ -38,8 +38,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# mypy checks the package. pyright, which many editors use, checks the file that shows how users write it.
 types: $(VENV)/.dev
 	$(BIN)/mypy
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 # The engine and the stages are measured, but for the program that runs in worker processes; TensorFlow, which takes seconds to import, runs in one process.
 unit: $(VENV)/.dev

@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.stages.merge import Concat, Zip
 from asyncfeed.stages.mix import Mix, Stop
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
 
 
-def zip(*pipelines: Pipeline[Any], strict: bool = True) -> Pipeline[tuple[Any, ...]]:  # noqa: A001
+@overload
+def zip(only: Pipeline[A], /, *, strict: bool = ...) -> Pipeline[tuple[A]]: ...
+@overload
+def zip(first: Pipeline[A], second: Pipeline[B], /, *, strict: bool = ...) -> Pipeline[tuple[A, B]]: ...
+@overload
+def zip(
+    first: Pipeline[A], second: Pipeline[B], third: Pipeline[C], /, *,
+    strict: bool = ...,
+) -> Pipeline[tuple[A, B, C]]: ...  # fmt: skip
+@overload
+def zip(
+    first: Pipeline[A], second: Pipeline[B], third: Pipeline[C], fourth: Pipeline[D], /, *,
+    strict: bool = ...,
+) -> Pipeline[tuple[A, B, C, D]]: ...  # fmt: skip
+@overload
+def zip(
+    first: Pipeline[A], second: Pipeline[B], third: Pipeline[C], fourth: Pipeline[D], fifth: Pipeline[E], /, *,
+    strict: bool = ...,
+) -> Pipeline[tuple[A, B, C, D, E]]: ...  # fmt: skip
+@overload
+def zip(
+    first: Pipeline[Any], second: Pipeline[Any], third: Pipeline[Any], fourth: Pipeline[Any], fifth: Pipeline[Any],
+    sixth: Pipeline[Any], /, *more: Pipeline[Any], strict: bool = ...,
+) -> Pipeline[tuple[Any, ...]]: ...  # fmt: skip
+def zip(*pipelines: Pipeline[Any], strict: bool = True) -> Pipeline[tuple[Any, ...]]:
     """Feed one item of each pipeline at a time, as a tuple, as Python's `zip`.
 
     By default it is an error if one has more items than another; `strict=False` stops at the shortest.

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncIterable,
-    Awaitable,
-    Callable,
-    Iterable,
-    Sequence,
-)
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, overload
 
+from asyncfeed.batching import Batching, Unknown
 from asyncfeed.outputs import Outputs
-from asyncfeed.running import Running
 from asyncfeed.stages.base import Node
-from asyncfeed.stages.batch import Batch
-from asyncfeed.stages.bucket import Bucket
 from asyncfeed.stages.enumerate import Enumerate
 from asyncfeed.stages.filter import Filter
 from asyncfeed.stages.flat_map import FlatMap
 from asyncfeed.stages.interleave import Interleave
 from asyncfeed.stages.load import Load
 from asyncfeed.stages.map import Map, On
-from asyncfeed.stages.pad import Pad
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.shuffle import Shuffle
 from asyncfeed.stages.split import split_stages
 from asyncfeed.stages.steps import Concurrency, OnError
 from asyncfeed.stages.take import Skip, Take
-from asyncfeed.stages.unbatch import Unbatch
-from asyncfeed.stages.window import Window
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from asyncfeed.formats.base import Decoder
+    from asyncfeed.reading.file import File
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
+K = TypeVar("K")
 
 
-class Pipeline(Outputs, Running[T_co]):
+class Pipeline(Outputs, Batching[T_co]):
     """A description of an input pipeline; nothing is read before it is opened or iterated.
 
     Immutable: each method returns a new pipeline, so a prefix can be shared. Two pipelines are equal if they are
@@ -127,6 +120,19 @@ class Pipeline(Outputs, Running[T_co]):
         """
         return self.then(Enumerate(start))
 
+    @overload
+    def split(
+        self, first: float, second: float, /, *, seed: int = ..., key: Callable[[T_co], Any] | None = ...,
+    ) -> tuple[Pipeline[T_co], Pipeline[T_co]]: ...  # fmt: skip
+    @overload
+    def split(
+        self, first: float, second: float, third: float, /, *, seed: int = ...,
+        key: Callable[[T_co], Any] | None = ...,
+    ) -> tuple[Pipeline[T_co], Pipeline[T_co], Pipeline[T_co]]: ...  # fmt: skip
+    @overload
+    def split(
+        self, *shares: float, seed: int = ..., key: Callable[[T_co], Any] | None = ...
+    ) -> tuple[Pipeline[T_co], ...]: ...
     def split(
         self, *shares: float, seed: int = 0, key: Callable[[T_co], Any] | None = None
     ) -> tuple[Pipeline[T_co], ...]:
@@ -157,9 +163,45 @@ class Pipeline(Outputs, Running[T_co]):
 
     # -- work
 
+    @overload
+    def load(
+        self: Pipeline[Unknown], decoder: Decoder[Any] | Callable[[bytes], Any], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[Any]: ...  # fmt: skip
+    @overload
+    def load(
+        self: Pipeline[File], decoder: Decoder[U], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def load(
+        self: Pipeline[File], decoder: Callable[[bytes], Awaitable[U]], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def load(
+        self: Pipeline[File], decoder: Callable[[bytes], U], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def load(
+        self: Pipeline[dict[K, Any]], decoder: Decoder[Any] | Callable[[bytes], Any], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[dict[K, Any]]: ...  # fmt: skip
+    @overload
+    def load(
+        self, decoder: Decoder[Any] | Callable[[bytes], Any], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[Any]: ...  # fmt: skip
     def load(
         self,
-        decoder: Any,
+        decoder: Decoder[Any] | Callable[[bytes], Any],
         *,
         concurrency: Concurrency = "auto",
         ordered: bool = True,
@@ -265,6 +307,16 @@ class Pipeline(Outputs, Running[T_co]):
             )
         )  # fmt: skip
 
+    @overload
+    def filter(
+        self, fn: Callable[[T_co], TypeGuard[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def filter(
+        self, fn: Callable[[T_co], object], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[T_co]: ...  # fmt: skip
     def filter(
         self,
         fn: Callable[[T_co], object],
@@ -273,7 +325,7 @@ class Pipeline(Outputs, Running[T_co]):
         ordered: bool = True,
         on_error: OnError = "raise",
         skip_limit: float | None = None,
-    ) -> Pipeline[T_co]:
+    ) -> Pipeline[Any]:
         """Keep the items for which `fn(item)` is true; sync or async, with the options of `map`.
 
         `skip_limit` counts over the whole run, all epochs together.
@@ -323,6 +375,21 @@ class Pipeline(Outputs, Running[T_co]):
             FlatMap(fn, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
         )
 
+    @overload
+    def interleave(
+        self, fn: Callable[[T_co], AsyncIterable[U]], *, cycle: int, block: int = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def interleave(
+        self, fn: Callable[[T_co], Iterable[U]], *, cycle: int, block: int = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def interleave(
+        self, fn: Callable[[T_co], Awaitable[Iterable[U]]], *, cycle: int, block: int = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
     def interleave(
         self,
         fn: Callable[[T_co], Any],
@@ -346,107 +413,6 @@ class Pipeline(Outputs, Running[T_co]):
         ['a', 'd', 'b', 'e', 'c', 'f', 'g', 'h']
         """
         return self.then(Interleave(fn, cycle=cycle, block=block, on_error=on_error, skip_limit=skip_limit))
-
-    # -- shape
-
-    @overload
-    def batch(self, size: int, *, drop_remainder: bool = ..., collate: None = ...) -> Pipeline[Any]: ...
-    @overload
-    def batch(
-        self, size: int, *, drop_remainder: bool = ..., collate: Callable[[list[T_co]], U]
-    ) -> Pipeline[U]: ...
-    def batch(
-        self, size: int, *, drop_remainder: bool = False, collate: Callable[[list[Any]], Any] | None = None
-    ) -> Pipeline[Any]:
-        """Stack each `size` samples: every leaf becomes an array with a new first axis.
-
-        Samples are trees of arrays and numbers; a batch has their structure. Numbers become int64, float64 or
-        bool, text and bytes arrays of objects; arrays keep their dtype, and tensors of torch, JAX and TensorFlow
-        become arrays of theirs. A leaf that is None in all samples stays None. The last batch of an epoch is
-        smaller, or dropped. Memory: a batch is one 64-byte aligned array per leaf. If that is 256 KB or larger, a
-        later batch uses its memory again, after the last array, view or tensor that shows it is gone.
-
-        `collate` makes the batch instead: a sync function of a list of samples, called on a thread. It takes any
-        objects and returns any; `pad` cannot follow it.
-
-        Raises (at the batch): ValueError if samples differ in structure, dtype or shape, naming two, and for
-        objects that make no array: a `File` that was not loaded, the None of a function without a `return`.
-
-        >>> import asyncfeed as af
-        >>> [batch.tolist() for batch in af.items(range(5)).batch(2)]
-        [[0, 1], [2, 3], [4]]
-        """
-        return self.then(Batch(size, drop_remainder=drop_remainder, collate=collate))
-
-    def pad(
-        self,
-        *,
-        value: Any = 0,
-        to: int | tuple[int | None, ...] | None = None,
-        multiple_of: int | tuple[int | None, ...] | None = None,
-        lengths: bool = False,
-    ) -> Pipeline[Any]:
-        """Make ragged arrays one shape by adding `value` at the end of their axes.
-
-        Right after `batch` or `bucket` to the longest of the batch, to `to`, or to the next `multiple_of`.
-        Anywhere else each sample is padded to `to`. Arrays of text get "" for the default value. `lengths=True`
-        gives (batch, true lengths), as TensorFlow's `padded_batch` beside a length column.
-
-        >>> import asyncfeed as af, numpy as np
-        >>> next(iter(af.items([np.ones(1), np.ones(3)]).batch(2).pad())).tolist()
-        [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
-        """
-        return self.then(Pad(value=value, to=to, multiple_of=multiple_of, lengths=lengths))
-
-    def bucket(
-        self,
-        *,
-        boundaries: Sequence[int],
-        size: int | Sequence[int],
-        length_of: Callable[[Any], Any] | None = None,
-        drop_remainder: bool = False,
-        collate: Callable[[list[Any]], Any] | None = None,
-    ) -> Pipeline[Any]:
-        """Batch samples of similar length together, as TensorFlow's `bucket_by_sequence_length`.
-
-        A sample shorter than `boundaries[0]` goes to the first bucket, and so on; a bucket that is full
-        becomes a batch. `length_of` is a function of the sample, by default axis 0 of its first array. Usually
-        followed by `pad`. `collate` as for `batch`.
-
-        >>> import asyncfeed as af, numpy as np
-        >>> ragged = af.items([np.ones(n) for n in (1, 9, 2, 8)])
-        >>> [batch.shape for batch in ragged.bucket(boundaries=[5], size=2).pad()]
-        [(2, 2), (2, 9)]
-        """
-        sizes = size if isinstance(size, int) else tuple(size)
-        return self.then(
-            Bucket(tuple(boundaries), sizes, length_of=length_of, drop_remainder=drop_remainder, collate=collate)
-        )
-
-    def window(self, size: int, *, stride: int = 1, drop_remainder: bool = True) -> Pipeline[Any]:
-        """Stack each `size` samples that follow each other, a window every `stride` samples, as arrays.
-
-        As TensorFlow's `window(size, shift=stride)` with each window batched: see `batch` for what samples may be.
-        Windows never reach across epochs. With `drop_remainder=False` those at the end of an epoch are shorter.
-
-        Order: if the samples are in memory and can be reached by number, the windows can: an exact `shuffle` may
-        follow. A `split` must come before, or the parts would share samples. Memory: each window is a new array,
-        so all of them need about `size / stride` times as much as the samples.
-
-        >>> import asyncfeed as af
-        >>> [window.tolist() for window in af.items(range(5)).window(3, stride=2)]
-        [[0, 1, 2], [2, 3, 4]]
-        """
-        return self.then(Window(size, stride=stride, drop_remainder=drop_remainder))
-
-    def unbatch(self) -> Pipeline[Any]:
-        """Take batches apart along their first axis; the rows are views.
-
-        >>> import asyncfeed as af
-        >>> [int(row) for row in af.items(range(3)).batch(2).unbatch()]
-        [0, 1, 2]
-        """
-        return self.then(Unbatch())
 
     # -- flow
 

@@ -22,6 +22,7 @@ from asyncfeed.stages.steps import Asked, Concurrency, Indexed, OnError, Reading
 from asyncfeed.trees import flatten, leaf_name, unflatten
 
 T = TypeVar("T")
+K = TypeVar("K")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -388,6 +389,20 @@ class _Shape:
         return self._text
 
 
+@overload
+def arrays(columns: dict[K, T], /, *, concurrency: Concurrency = ...) -> Pipeline[dict[K, Any]]: ...
+@overload
+def arrays(tree: Any, /, *, concurrency: Concurrency = ...) -> Pipeline[Any]: ...
+@overload
+def arrays(first: Any, second: Any, /, *, concurrency: Concurrency = ...) -> Pipeline[tuple[Any, Any]]: ...
+@overload
+def arrays(
+    first: Any, second: Any, third: Any, /, *, concurrency: Concurrency = ...
+) -> Pipeline[tuple[Any, Any, Any]]: ...
+@overload
+def arrays(
+    first: Any, second: Any, third: Any, /, *more: Any, concurrency: Concurrency = ...
+) -> Pipeline[tuple[Any, ...]]: ...
 def arrays(*trees: Any, concurrency: Concurrency = "auto") -> Pipeline[Any]:
     """Feed the rows of arrays: one array or tree of arrays, or several as a tuple.
 

@@ -122,9 +122,7 @@ class Batches(Pipeline[Any]):
             return Batches(self._dataset, self._numbers.then(node), self._reading)
         return super().then(node)
 
-    def split(
-        self, *shares: float, seed: int = 0, key: Callable[[Any], Any] | None = None
-    ) -> tuple[Pipeline[Any], ...]:
+    def split(self, *shares: float, seed: int = 0, key: Callable[[Any], Any] | None = None) -> Any:
         """Return parts that share no batch: see `Pipeline.split`."""
         if key is not None:
             return super().split(*shares, seed=seed, key=key)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -14,6 +14,9 @@ from numpy.lib import format as npy_format
 from asyncfeed.errors import Corrupt
 from asyncfeed.formats.base import Decoder, Header
 from asyncfeed.reading.file import Bytes, File
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _MAGIC = b"\x93NUMPY"
 _OTHERS = {
@@ -32,7 +35,7 @@ _LONGEST = 10_000
 
 
 @dataclass(frozen=True, repr=False)
-class Npy(Decoder["np.ndarray[Any, np.dtype[Any]]"]):
+class Npy(Decoder["npt.NDArray[Any]"]):
     """Arrays as `numpy.save` writes them.
 
     The array is a writable view of the buffer: no copy. Shape, byte order and memory order are kept.
@@ -51,7 +54,7 @@ class Npy(Decoder["np.ndarray[Any, np.dtype[Any]]"]):
         """Return what the header says."""
         return parse_header(head, file)
 
-    def decode(self, buffer: Bytes, file: File) -> np.ndarray[Any, np.dtype[Any]]:
+    def decode(self, buffer: Bytes, file: File) -> npt.NDArray[Any]:
         """Return the array in `buffer`, as a view of it."""
         header = parse_header(buffer, file)
         held = len(buffer) - header.offset

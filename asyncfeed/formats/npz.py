@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, BinaryIO, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, overload
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
@@ -17,11 +17,14 @@ from asyncfeed.formats.base import Data, Decoder, Header, Layout
 from asyncfeed.formats.npy import npy, parse_header
 from asyncfeed.reading.file import Bytes, File
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _BLOCK = 1 << 20
 _BROKEN = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError)
 """What `zipfile` raises for archives that are broken, encrypted or of an unknown kind."""
 
-Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
+Arrays = dict[str, "npt.NDArray[Any]"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,7 +116,7 @@ class Npz(Decoder[Arrays]):
 npz = Npz()
 
 
-def _unpack(archive: ZipFile, member: ZipInfo, file: File) -> np.ndarray[Any, np.dtype[Any]]:
+def _unpack(archive: ZipFile, member: ZipInfo, file: File) -> npt.NDArray[Any]:
     buffer = np.empty(member.file_size, np.uint8)
     got = 0
     with archive.open(member) as stream:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Raw(Decoder["np.ndarray[Any, np.dtype[Any]]"]):
+class Raw(Decoder["npt.NDArray[Any]"]):
     """The numbers of an array, one after the other; see `raw`."""
 
     name = "raw"
@@ -34,7 +34,7 @@ class Raw(Decoder["np.ndarray[Any, np.dtype[Any]]"]):
         shape = tuple(file.size // known if each == -1 else each for each in self.shape)
         return Header(shape, self.dtype, False, 0, math.prod(shape) * self.dtype.itemsize)
 
-    def decode(self, buffer: Bytes, file: File) -> np.ndarray[Any, np.dtype[Any]]:
+    def decode(self, buffer: Bytes, file: File) -> npt.NDArray[Any]:
         """Return the array in `buffer`, as a view of it."""
         known = math.prod(size for size in self.shape if size != -1) * self.dtype.itemsize
         size = len(buffer)
