@@ -19,6 +19,7 @@ from asyncfeed.engine.hop import HOP_BYTES, HOP_SECONDS
 from asyncfeed.engine.operator import Operator
 from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
 from asyncfeed.engine.step import Gate, Means
+from asyncfeed.engine.weighing import Estimate
 from asyncfeed.stages.steps import NO_MARK, Span, Work
 from asyncfeed.trees import total_size
 
@@ -44,7 +45,8 @@ class FlatStep(Operator):
         if work.turns is not None:
             self._most = max(self._most, work.turns.cycle + AUTO)
         self._limit = AUTO if work.concurrency == "auto" else work.concurrency
-        self._weight: int | None = None
+        self._element = Estimate()
+        """What an element weighs."""
 
     def skip(self, level: int, ended: int) -> None:
         """Draw nothing more for the items of that epoch: what they expand to may have no end."""
@@ -122,9 +124,10 @@ class FlatStep(Operator):
             expansion.item = None
             expansion.done, expansion.active = True, False
             self._open.discard(expansion)
-            if self._weight is None:
-                self._weigh(0, 1)
-            self.budget.charge(-expansion.charged - expansion.reserved)
+            self._go_on()
+            self.budget.charge(
+                -expansion.charged - expansion.reserved, -expansion.reserved if self._element.unknown else 0
+            )
             expansion.charged = expansion.reserved = 0
             if self._progress.waiting:
                 self._progress.open()
@@ -170,7 +173,8 @@ class FlatStep(Operator):
         size = 1
         try:
             while not (drawing.ended or expansion.unwanted):
-                size = max(1, min(size, HOP_BYTES // max(1, self._weight or HOP_BYTES)))
+                most = 1 if self._element.unknown else HOP_BYTES // max(1, self._element.expect(1))
+                size = max(1, min(size, most))
                 await self._admit(expansion, size)
                 children, seconds = await self.means.threads.run(self.name, drawing.draw, size)
                 worth = int(HOP_SECONDS * max(1, len(children)) / max(seconds, 1e-9))
@@ -184,28 +188,28 @@ class FlatStep(Operator):
 
     async def _admit(self, expansion: Expansion, count: int) -> None:
         """Wait until the budget has room for so many elements, as heavy as those before."""
-        budget = self.budget
-        if self._weight is None and self._crew.limit < self._limit:
+        budget, element = self.budget, self._element
+        if element.unknown and self._crew.limit < self._limit:
             self._let_first_go_alone()
         first = self._buffer.leads(expansion)
         # The others leave room for one element of the first, which is the one that is needed next.
-        spare = 0 if first else budget.least if self._weight is None else self._weight
+        spare = 0 if first else budget.least if element.unknown else element.expect(1)
         expansion.asked = count
-        predicted = count * (budget.share(self._limit) if self._weight is None else self._weight)
-        if budget.fits(predicted, self.depth, spare, predicted if self._weight is None else 0):
+        predicted = count * budget.share(self._limit) if element.unknown else element.expect(count)
+        if budget.fits(predicted, self.depth, spare, predicted if element.unknown else 0):
             expansion.reserved = predicted
             return
         expansion.active = False
 
         def needed() -> int:
-            return count * (budget.least if self._weight is None else self._weight)
+            return count * budget.least if element.unknown else element.expect(count)
 
         def entered() -> None:
             expansion.active = True
             expansion.reserved = needed()
 
         def guess() -> int:
-            return needed() if self._weight is None else 0
+            return needed() if element.unknown else 0
 
         await budget.admit(needed, self.depth, lambda: self._is_next(expansion), spare, entered, guess=guess)
 
@@ -214,7 +218,7 @@ class FlatStep(Operator):
         change = guess = 0
         for expansion in self._buffer:
             if expansion.reserved:
-                reserved = expansion.asked * (self._weight or 0)
+                reserved = self._element.expect(expansion.asked)
                 change += reserved - expansion.reserved
                 guess += expansion.reserved
                 expansion.reserved = reserved
@@ -224,9 +228,11 @@ class FlatStep(Operator):
 
     def _weigh(self, nbytes: int, count: int) -> None:
         """Learn what an element weighs; once that is known, all workers may come."""
-        guessed = self._weight is None
-        self._weight = max(nbytes // max(1, count), (self._weight or 0) * 7 // 8)
-        self.budget.need(self.depth, self._weight)
+        guessed = self._element.unknown
+        self._element.learn(nbytes, count)
+        if self._element.unknown:
+            return
+        self.budget.need(self.depth, self._element.expect(1))
         if guessed:
             self._correct()
             if self._alone is not None:
@@ -243,7 +249,7 @@ class FlatStep(Operator):
     async def _gather(self, expansion: Expansion, children: list[Any]) -> None:
         """Put elements into the expansion, in place of what was reserved for them; wait while it holds enough."""
         nbytes = total_size(children)
-        self.budget.charge(nbytes - expansion.reserved, -expansion.reserved if self._weight is None else 0)
+        self.budget.charge(nbytes - expansion.reserved, -expansion.reserved if self._element.unknown else 0)
         expansion.reserved = 0
         if children:
             self.look_at(children[-1])

@@ -14,6 +14,10 @@ UNMEASURED = -1
 """Stands for the weight of an item that only its file can tell."""
 PACKED = 1.25
 """Files whose contents weigh so many times as much are unpacked when they are read: each is looked at before."""
+ALIKE_BITS = 4
+"""Items whose weights have the same number of bits, divided by this, share an estimate: they differ by less than
+16 times. With more, a light item with a heavy result makes heavier ones seem huge. With fewer, more items have to
+be seen before anybody can tell what a result weighs."""
 SMALL = 4096
 """Items that need fewer bytes than this are admitted to the budget by the span, not one by one."""
 
@@ -21,10 +25,12 @@ SMALL = 4096
 class Part:
     """What items that were admitted one by one have of the budget; a guess is corrected meanwhile."""
 
-    __slots__ = ("admitted", "entry", "nbytes", "weight")
+    __slots__ = ("admitted", "count", "entry", "nbytes", "weight")
 
-    def __init__(self, entry: Entry, weight: int, nbytes: int) -> None:
+    def __init__(self, entry: Entry, count: int, weight: int, nbytes: int) -> None:
         self.entry = entry
+        self.count = count
+        """How many items these are."""
         self.weight = weight
         """What the items weigh."""
         self.nbytes = nbytes
@@ -46,8 +52,39 @@ class Part:
         return change
 
 
+class Estimate:
+    """How many bytes a result has for each unit of what it is made from, learned from those before.
+
+    It is unknown before the first, which is not the same as nothing. It follows results that get heavier at once,
+    and those that get lighter slowly.
+    """
+
+    __slots__ = ("ratio", "unknown")
+
+    def __init__(self, *, unknown: bool = True) -> None:
+        self.unknown = unknown
+        self.ratio = 1.0
+
+    def expect(self, units: int) -> int:
+        """Return what the results of so many units will weigh, as far as that is known."""
+        return int(units * self.ratio)
+
+    def learn(self, nbytes: int, units: int) -> None:
+        """Take note of what the results of so many units weigh."""
+        if nbytes:
+            seen = nbytes / units
+            self.ratio = seen if self.unknown else max(seen, 0.9 * self.ratio + 0.1 * seen)
+            self.unknown = False
+
+
 class Weights:
-    """What a result weighs against the item it is made from, learned on the way."""
+    """What a result weighs against the item it is made from, learned on the way.
+
+    If `cost` says it, results are as many times as heavy as it says. If only the items' own weights are known, a
+    result may be in proportion to its item, or have nothing to do with it: an item may be a path or an array. So
+    items of about the same weight have an estimate for themselves. The result of an item unlike all before is
+    expected to be in proportion, too, but no heavier than the result before it or than the item itself.
+    """
 
     def __init__(self, work: Work) -> None:
         self._cost = work.cost
@@ -56,15 +93,28 @@ class Weights:
         self._packed = work.packed
         self._looks = work.packed
         """Whether to measure items though their cost is known."""
-        self.ratio = 1.0
         self.each = 0
         """How many bytes a result had lately; 0 while they are small."""
-        self.unknown = work.cost is None and not self._filters
+        self._of_cost = Estimate(unknown=work.cost is None and not self._filters)
+        self._latest = self._of_cost
+        """The estimate that has learned last."""
+        self._alike: dict[int, Estimate] = {}
+        """The estimates of items of about the same weight, where `cost` says nothing."""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody can tell yet what a result weighs."""
+        return self._latest.unknown
+
+    @property
+    def ratio(self) -> float:
+        """How many times their items results have weighed lately."""
+        return self._latest.ratio
 
     def costs(self, items: list[Any]) -> list[int]:
         """Return what each item weighs; `UNMEASURED` where `measure` has to find out."""
         if self._cost is None:
-            return list(map(size_of, items))
+            return [size_of(item) or 1 for item in items]
         if self._looks:
             return [UNMEASURED] * len(items)
         known = list(map(self._cost, items))
@@ -87,10 +137,10 @@ class Weights:
         costs = None
         if not self.unknown:
             if self._cost is None:
-                weight = int(total_size(items) * self.ratio)
+                weight = self.expect(total_size(items), len(items))
             else:
                 costs = self.costs(items)
-                weight = int(sum(costs) * self.ratio) if UNMEASURED not in costs else sys.maxsize
+                weight = self.expect(sum(costs), len(items)) if UNMEASURED not in costs else sys.maxsize
             if weight <= SMALL * len(items):
                 return weight
         entry.big = True
@@ -107,9 +157,20 @@ class Weights:
                 deque(entry.untaken, maxlen=0)  # workers that are in it find it at its end, and look again
                 entry.untaken = untaken_from(entry.items, following[0])
 
-    def expect(self, weight: int) -> int:
-        """Return what the results of items of `weight` will weigh, as far as that is known."""
-        return int(weight * self.ratio)
+    def expect(self, weight: int, count: int = 1) -> int:
+        """Return what the results of `count` items of `weight` will weigh together, as far as that is known."""
+        if self._cost is not None:
+            return self._of_cost.expect(weight)
+        weight = max(weight, count)
+        estimate = self._alike.get((weight // max(1, count)).bit_length() // ALIKE_BITS)
+        if estimate is not None:
+            return estimate.expect(weight)
+        return max(weight, min(self._latest.expect(weight), self.each * count))
+
+    def _estimate(self, weight: int) -> Estimate:
+        if self._cost is not None:
+            return self._of_cost
+        return self._alike.setdefault(weight.bit_length() // ALIKE_BITS, Estimate())
 
     def learn(self, results: list[Any], weight: int) -> int:
         """Take note of results made from items of `weight`; return what they weigh."""
@@ -117,9 +178,9 @@ class Weights:
             results = [each for each in results if type(each) not in NOTHING]
         actual = total_size(results)
         if actual:
-            seen = actual / max(1, weight)
+            weight = max(weight, 1)
             self.each = actual // len(results)
-            self.ratio = seen if self.unknown else max(seen, 0.9 * self.ratio + 0.1 * seen)
-            self.unknown = False
-            self._looks = self._looks or (self._packed and seen > PACKED)
+            self._latest = self._estimate(weight // len(results))
+            self._latest.learn(actual, weight)
+            self._looks = self._looks or (self._packed and actual > PACKED * weight)
         return actual

@@ -164,7 +164,8 @@ class WorkStep(Operator):
         if guessed and not self._together:
             self._probing = True
             self._let_first_go_alone()
-        part = Part(entry, weight, budget.share(self._shares) * count if guessed else weights.expect(weight))
+        expected = budget.share(self._shares) * count if guessed else weights.expect(weight, count)
+        part = Part(entry, count, weight, expected)
         number = entry.number + place
         # What comes before and is still being measured finds room for as much.
         spare = part.nbytes if min(self._measured, default=number) < number else 0
@@ -220,7 +221,7 @@ class WorkStep(Operator):
             # All at once: nobody is let in because one guess was too high, before all are corrected.
             others = list(self._guessed)
             guess += self._forget_guesses()
-            change += sum(other.correct(self._weights.expect(other.weight)) for other in others)
+            change += sum(other.correct(self._weights.expect(other.weight, other.count)) for other in others)
             self.budget.charge(change, -guess)
             self.budget.poke()  # some may have waited for more than they need
         else:
@@ -255,7 +256,7 @@ class WorkStep(Operator):
             return
         for each in self._untaken:
             self._weights.break_up(each)
-        part = Part(entry, sum(self._weights.costs(items)), 0)
+        part = Part(entry, len(items), sum(self._weights.costs(items)), 0)
         part.admit()
         self._weighed(entry, results, part)
 

@@ -54,22 +54,3 @@ def test_a_failure_that_nobody_wants_is_not_raised_if_epochs_follow(pipeline: af
     for seed in range(20):
         drawn = run_virtual(draw(pipeline.repeat(2)), seed=seed)
         assert (drawn.items, drawn.error) == (2 * without.items, None)
-
-
-class Heavy:
-    """An item that says how much it weighs."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-
-
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="a result is expected to weigh as many times its item as those before did, however light these items were",
-)
-def test_a_light_item_with_a_heavy_result_does_not_make_the_next_seem_huge() -> None:
-    """All weigh 30 KB, but for the first item; the run is said to have held 900 MB."""
-    items = [Heavy(1), *(Heavy(30_000) for _ in range(20))]
-    with af.items(items).map(lambda _: Heavy(30_000)).open(memory_limit=10_000_000) as feed:
-        assert len(list(feed)) == 21
-        assert feed.stats().memory_peak <= 10_000_000

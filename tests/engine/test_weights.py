@@ -349,3 +349,43 @@ def test_a_file_that_is_not_there_is_the_error_of_the_item(tmp_path: Path) -> No
     """Measuring it fails in silence; reading it says what is wrong."""
     with pytest.raises(FileNotFoundError, match="gone"):
         list(af.items([af.File(str(tmp_path / "gone.npy"))]).load(af.npy))
+
+
+class Heavy:
+    """An item that says how much it weighs."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
+@pytest.mark.parametrize("on", ["thread", "loop", "flat_map"])
+@pytest.mark.parametrize("light", [0, 1, 300])
+@pytest.mark.parametrize("nbytes", [30_000, 3 * MB])
+def test_a_light_item_with_a_heavy_result_does_not_make_the_next_seem_huge(
+    nbytes: int, light: int, on: str
+) -> None:
+    """All weigh the same, but for the first item: as many as there are, twice, is more than the run ever holds."""
+
+    async def later(_: Any) -> Heavy:
+        return Heavy(nbytes)
+
+    pipeline = af.items([Heavy(light), *(Heavy(nbytes) for _ in range(20))])
+    stages = {
+        "thread": pipeline.map(lambda _: Heavy(nbytes)),
+        "loop": pipeline.map(later),
+        "flat_map": pipeline.flat_map(lambda _: [Heavy(nbytes)]),
+    }
+    with stages[on].open(memory_limit=10**9) as feed:
+        assert len(list(feed)) == 21
+        assert feed.stats().memory_peak <= 2 * 21 * nbytes
+
+
+def test_items_that_weigh_nothing_may_have_heavy_results() -> None:
+    """A weight of 0 says nothing of the result: the budget bounds them as all others."""
+    with (
+        af.items([Heavy(0) for _ in range(40)])
+        .map(lambda _: Heavy(MB), concurrency=8)
+        .open(memory_limit=4 * MB) as feed
+    ):
+        assert len(list(feed)) == 40
+        assert feed.stats().memory_peak <= 5 * MB
