@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from asyncfeed.stages.steps import NO_MARK, Span
+from asyncfeed.stages.steps import END, NO_MARK, Span
 
 SPAN = 128
 """How many items a span holds at most, where a step is free to choose."""
@@ -51,7 +51,7 @@ class Channel:
     async def put(self, span: Span) -> None:
         """Queue a span, then wait until there is room for another."""
         self.put_nowait(span)
-        while self._is_full() and not span.last:
+        while self._is_full() and span.mark != END:
             self._putter = asyncio.get_running_loop().create_future()
             try:
                 await self._putter
@@ -61,7 +61,7 @@ class Channel:
     def put_nowait(self, span: Span) -> None:
         """Queue a span whatever the bound."""
         spans = self._spans
-        if spans and (tail := spans[-1]).mark == NO_MARK and len(tail.items) + len(span.items) <= SPAN:
+        if spans and not (tail := spans[-1]).ends and len(tail.items) + len(span.items) <= SPAN:
             if span.items:
                 tail.ordinals = join(tail.ordinals, span.ordinals) if tail.items else span.ordinals
                 tail.items.extend(span.items)

@@ -20,7 +20,7 @@ from asyncfeed.engine.operator import Operator
 from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
 from asyncfeed.engine.step import Gate, Means
 from asyncfeed.engine.weighing import Estimate
-from asyncfeed.stages.steps import NO_MARK, Span, Work
+from asyncfeed.stages.steps import END, NO_MARK, Span, Work
 from asyncfeed.trees import total_size
 
 AUTO = 4
@@ -55,7 +55,7 @@ class FlatStep(Operator):
         for expansion in self._buffer:
             if expansion.mark != NO_MARK:
                 marks.note(expansion.mark)
-            elif self.skips(marks):
+            elif expansion.gate is not None and self.skips(marks):
                 expansion.unwanted = True
                 expansion.gate.open()
 
@@ -70,7 +70,7 @@ class FlatStep(Operator):
         last = False
         while not last:
             span = await self._inbox.get()
-            last = span.last
+            last = span.mark == END
             share = span.nbytes // max(1, len(span.items))
             self.budget.charge(share * len(span.items) - span.nbytes)
             for item, ordinal in zip(span.items, span.ordinals, strict=True):

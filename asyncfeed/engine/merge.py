@@ -85,7 +85,7 @@ class MergeStep(Step):
 
     def skip(self, level: int, ended: int) -> None:
         """Pass it on to the branches, in their own count of levels."""
-        self._skips[level] = ended
+        self._note_skip(level, ended)
         for branch in self.branches:
             branch.step.skip(branch.own + level, ended)
 
@@ -124,16 +124,15 @@ class MergeStep(Step):
         branch.nbytes -= nbytes
         return items, nbytes
 
-    async def _leave_rest(self, branch: Branch) -> None:
-        """Go to the end of this epoch of a branch, whose items are not wanted."""
-        if not branch.epoch_over:
-            branch.step.skip(branch.own, self._marks.ended(0))
-        while not branch.epoch_over:
+    async def _leave_rest(self, branch: Branch, mark: int = 0) -> None:
+        """Go to the end of this epoch of a branch, whose items are not wanted; nor is a failure of theirs."""
+        if branch.mark < mark:
+            branch.step.skip(branch.own + mark, self._marks.ended(mark))
+        while branch.mark < mark:
             self._forget(branch)
             await self._pull(branch)
         self._forget(branch)
-        if branch.failure is not None:
-            await self._emit([], 0, NO_MARK, branch.failure)
+        branch.failure = None
 
     async def _end_stream(self) -> None:
         """End it here, whatever the branches would still bring: they may have no end, or be long in coming."""
@@ -151,15 +150,15 @@ class MergeStep(Step):
         """
         mark = max(branch.mark for branch in self.branches)
         for branch in self.branches if mark != END else ():
-            while branch.mark < mark and branch.failure is None:
-                self._forget(branch)
-                await self._pull(branch)
-            self._forget(branch)
-            if branch.failure is not None:
-                await self._emit([], 0, NO_MARK, branch.failure)
-                return
+            await self._leave_rest(branch, mark)
             branch.mark = NO_MARK
         await self._emit([], 0, mark)
+
+    async def _fail(self, failure: Failure) -> None:
+        """Send a failure; if it is not wanted, go on to the end of this epoch."""
+        await self._emit([], 0, NO_MARK, failure)
+        if not self.out.finished:
+            await self.halted(self._marks)
 
     async def _emit(self, items: list[Any], nbytes: int, mark: int, failure: Failure | None = None) -> None:
         start = self._origin.start(self._epochs.number) + self._sent
@@ -199,26 +198,26 @@ class PickStep(MergeStep):
                     await self._emit(items, nbytes, NO_MARK)
                     del items
                 elif branch.failure is not None:
-                    await self._emit([], 0, NO_MARK, branch.failure)
+                    await self._fail(branch.failure)
+                    break
                 elif branch.epoch_over:
                     choice.ended()
                 else:
                     await self._pull(branch)
                 if self.out.finished:
                     return
-            await self._end_epoch()
+            if not self.out.finished:
+                await self._end_epoch()
 
     async def _end_epoch(self) -> None:
         """End the epoch for all branches: what those have left that were not picked to their end is not wanted."""
-        left = [branch for branch in self.branches if branch.items or not branch.epoch_over]
+        left = [branch for branch in self.branches if branch.items or branch.mark == NO_MARK]
         ended = [branch for branch in self.branches if branch not in left]
         if left and any(branch.mark == END for branch in ended):
             await self._end_stream()
             return
         for branch in left:
             await self._leave_rest(branch)
-            if self.out.finished:
-                return
         await self._emit_end()
 
 
@@ -251,27 +250,34 @@ class ZipStep(MergeStep):
     async def _end_epoch(self) -> None:
         """Bring all branches to the end of the epoch that one of them has reached."""
         shortest = next(branch for branch in self.branches if branch.epoch_over and not branch.items)
-        if shortest.failure is not None:
-            await self._emit([], 0, NO_MARK, shortest.failure)
-            return
-        if shortest.mark == END and not self._strict:
+        failure = shortest.failure
+        if self._strict and failure is None:
+            failure = await self._uneven(shortest)
+        if failure is not None:
+            await self._fail(failure)
+            if self.out.finished:
+                return
+        elif shortest.mark == END and not self._strict:
             await self._end_stream()
             return
         for branch in self.branches:
-            if branch is shortest:
-                continue
-            if self._strict:
-                while not branch.items and not branch.epoch_over:
-                    await self._pull(branch)
-                if branch.items and not self.skips(self._marks):
-                    await self._emit([], 0, NO_MARK, self._uneven(shortest, branch))
-                    return
             await self._leave_rest(branch)
-            if self.out.finished:
-                return
         await self._emit_end()
 
-    def _uneven(self, shortest: Branch, longer: Branch) -> Failure:
+    async def _uneven(self, shortest: Branch) -> Failure | None:
+        """Return the failure if another branch has more items, or its own failure in their place."""
+        for branch in self.branches:
+            while not branch.items and not branch.epoch_over:
+                await self._pull(branch)
+            if self.skips(self._marks):
+                return None
+            if branch.items:
+                return self._more(shortest, branch)
+            if branch.failure is not None:
+                return branch.failure
+        return None
+
+    def _more(self, shortest: Branch, longer: Branch) -> Failure:
         places = {id(branch): place for place, branch in enumerate(self.branches)}
         message = (
             f"zip: input {places[id(shortest)]} ended after {self._sent} items, but input {places[id(longer)]} "

@@ -114,6 +114,8 @@ class Operator(Step):
                 await self.send(span)
                 self._was_sent()
                 self._crew.watch(self._begun)
+                if span.failure is not None:
+                    await self.halted(self._passed)
             elif self.budget.waiting:
                 self.budget.poke()
             if self._room.waiting:

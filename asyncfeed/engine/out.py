@@ -81,6 +81,14 @@ class Out:
 
     `skip` is called with a level and how many of its epochs have ended, where a stage wants no more of the
     epoch: the steps before it then stop producing for it.
+
+    A failure is raised if and only if it would be with one epoch alone. Invariants:
+
+    * A failure stands in its place in the stream. A step that has sent one sends nothing after it, unless it is
+      told to skip that epoch: then it goes on with the end of the epoch (`Step.halted`).
+    * What ends an epoch early (a `take`, a shorter input of a `zip`) tells all before it to skip the epoch, and
+      lets no failure of it pass. So it does not matter how far was read ahead, or which of the two came first.
+    * Every other failure comes to the consumer, and ends the run.
     """
 
     def __init__(
@@ -105,13 +113,13 @@ class Out:
         """Pass a span on; afterwards `finished` tells whether anything more is wanted."""
         for link in self._links:
             span = link.look(span) if isinstance(link, Watch) else self._through(link, span)
-        if span.last:
+        if span.mark == END:
             self.finished = True
         if span.items or span.mark != NO_MARK or span.failure is not None:
             await self.sink.put(span)
         elif span.nbytes:
             self._budget.charge(-span.nbytes)
-        if not span.items and not span.last:
+        if not span.items and span.mark != END:
             # No queue has filled, so nothing has made this step wait: a source whose items are all left out would
             # keep the loop to itself.
             await asyncio.sleep(0)
@@ -131,6 +139,8 @@ class Out:
             elif mark < link.level:
                 link.skipping = True
                 self._skip(link.level, link.ended)
+        if link.skipping:
+            failure = None  # nobody wants what failed
         if failure is None and mark >= link.level:
             link.skipping = False
             link.ended += 1

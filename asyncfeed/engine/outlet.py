@@ -115,7 +115,9 @@ class Outlet(Metered):
                 self._items.extend(zip(chunk, ordinals, repeat(share, len(chunk)), strict=True))
                 items[place : place + fits] = [None] * len(chunk)
                 place += len(chunk)
-                self._full = place < len(items) or (len(self._items) >= room and not span.last)
+                self._full = place < len(items) or (
+                    len(self._items) >= room and span.mark != END and span.failure is None
+                )
                 self._count_easy()
                 if chunk:
                     self._meter.turn(READY)
@@ -127,7 +129,7 @@ class Outlet(Metered):
             # Nothing is queued, so nothing makes the source wait. The loop would never come to the call that tells
             # the source to skip the rest of the epoch.
             await asyncio.sleep(0)
-        if span.last:
+        if span.mark == END or (span.failure is not None and self._coming >= self._wanted):
             self.finish(span.failure)
         elif span.mark >= self.epoch_level:
             await self._put_end(room)

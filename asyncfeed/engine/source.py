@@ -53,22 +53,28 @@ class SourceStep(Step):
     async def _draw(self) -> None:
         task = asyncio.current_task()
         await self.out.start()
-        try:
-            while not self.out.finished:
-                self._drawn = self._origin.start(self._epochs.number)
+        while not self.out.finished:
+            self._drawn = self._origin.start(self._epochs.number)
+            try:
                 rest = await self._pass()
-                if self.out.finished:
-                    return
+            except BaseException as error:
+                if from_outside(error, task):
+                    raise
+                rest = []
+                ending = task is not None and task.cancelling()
+                if self._unwanted() or ending:
+                    # It is not wanted any more, and what fails now is how it ends.
+                    complain(self.means.loop, self.name, error)
+                    if ending:
+                        return
+                else:
+                    failure = self._origin.failure(error, self.name, self._drawn)
+                    del error
+                    await self.send(Span([], (), failure=failure))
+                    del failure
+                    await self.halted(self._marks)
+            if not self.out.finished:
                 await self._end_pass(rest)
-        except BaseException as error:
-            if from_outside(error, task):
-                raise
-            if self.out.finished or (task is not None and task.cancelling()):
-                # It is not wanted any more, and what fails now is how it ends.
-                complain(self.means.loop, self.name, error)
-                return
-            failure = self._origin.failure(error, self.name, self._drawn)
-            await self.send(Span([], (), failure=failure))
 
     async def _pass(self) -> list[Any]:
         """Send the items of one epoch, and return the last of them for the end of the epoch to take along."""
@@ -182,8 +188,10 @@ class IterableSource(SourceStep):
             except StopAsyncIteration:
                 budget.charge(-predicted)
                 return
-            except BaseException:
+            except BaseException as error:
                 budget.charge(-predicted)
+                if self._unwanted() and not from_outside(error, asyncio.current_task()):
+                    return  # it failed at an item that nobody asks for any more
                 raise
             nbytes = size_of(item)
             budget.charge(nbytes - predicted)

@@ -84,6 +84,8 @@ class Step:
         self.sending = False
         self._skips: dict[int, int] = {}
         """What is not wanted, as `skip` was told: for each level, the last such epoch and all before it."""
+        self._halt = Gate()
+        """Where it waits after a failure, until it is told to skip an epoch."""
 
     def start(self) -> None:
         """Start the tasks of this step."""
@@ -122,9 +124,14 @@ class Step:
 
     def skip(self, level: int, ended: int) -> None:
         """Produce nothing more for the epoch of `level` after which `ended` epochs had ended."""
-        self._skips[level] = ended
+        self._note_skip(level, ended)
         for step in self.before:
             step.skip(level, ended)
+
+    def _note_skip(self, level: int, ended: int) -> None:
+        self._skips[level] = max(ended, self._skips.get(level, ended))
+        if self._halt.waiting:
+            self._halt.open()
 
     def skips(self, marks: Marks) -> bool:
         """Return whether what comes at these marks is not wanted."""
@@ -134,6 +141,11 @@ class Step:
         """Return the highest level whose epoch at these marks is not wanted; None if all are wanted."""
         unwanted = (level for level, ended in self._skips.items() if marks.ended(level) <= ended)
         return max(unwanted, default=None)
+
+    async def halted(self, marks: Marks) -> None:
+        """Wait, after a failure was sent, until the epoch at these marks is not wanted: see `Out`."""
+        while not self.skips(marks):
+            await self._halt.wait()
 
     def abandon(self) -> None:
         """Stop this step and those before it: what they could still bring is not wanted.

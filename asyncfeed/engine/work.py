@@ -27,7 +27,7 @@ from asyncfeed.engine.reorder import DROPPED, NOTHING, CompletionBuffer, Entry, 
 from asyncfeed.engine.step import Means
 from asyncfeed.engine.weighing import SMALL, Part, Weights
 from asyncfeed.errors import Failure
-from asyncfeed.stages.steps import NO_MARK, Span, Work
+from asyncfeed.stages.steps import END, NO_MARK, Span, Work
 from asyncfeed.trees import size_of, total_size
 
 WINDOW = 16384
@@ -95,7 +95,7 @@ class WorkStep(Operator):
         number = 0
         while not last:
             span = await self._inbox.get()
-            last = span.last
+            last = span.mark == END
             if span.items and self.skips(self._fed):
                 budget.charge(-span.nbytes)
                 span = Span([], (), span.mark, span.failure)

@@ -46,9 +46,9 @@ class Span:
         self.nbytes = nbytes
 
     @property
-    def last(self) -> bool:
-        """Whether nothing comes after this span."""
-        return self.mark == END or self.failure is not None
+    def ends(self) -> bool:
+        """Whether something ends after these items: an epoch or the stream, or it breaks."""
+        return self.mark != NO_MARK or self.failure is not None
 
     def split(self, size: int) -> Span:
         """Keep the first `size` items; return the rest, with its part of the bytes and what happens after it."""

@@ -132,10 +132,8 @@ def may_follow(case: Case, kind: str) -> bool:
             return case.by_number
         case "take" | "zip":
             return not case.limited
-        case "repeat":
-            return not case.hides  # see test_known_faults.py
         case "cut":
-            if case.limited or case.hides:  # see test_known_faults.py
+            if case.limited:
                 return False
             leaves_out = any(word in repr(case) for word in ("filter", "flat_map", "skip_limit"))
             # An endless repeat of an epoch without items is an error.
@@ -220,7 +218,7 @@ def placed(draw: st.DrawFn, case: Case, kind: str) -> Case:
     match kind:
         case "take":
             n = draw(st.integers(1, 40) | st.integers(0, len(case.epoch()) + 2))
-            return sliced(case, p.take(n), taken(n), cuts=True, hides=case.hides or case.fails)
+            return sliced(case, p.take(n), taken(n), cuts=True)
         case "skip":
             n = draw(st.integers(0, 4) | st.integers(0, 4) | st.integers(0, 40))
             return sliced(case, p.skip(n), skipped(n))
@@ -234,7 +232,7 @@ def placed(draw: st.DrawFn, case: Case, kind: str) -> Case:
             n = draw(st.integers(0, 2 * len(case.epoch())))
             return replace(
                 case, pipeline=p.repeat().take(n), of_epoch=cut(case, n), by_number=False, renumbers=False,
-                cuts=True, hides=case.fails,
+                cuts=True,
             )  # fmt: skip
         case "shuffle":
             before = case.of_epoch
@@ -262,7 +260,7 @@ def other(draw: st.DrawFn, case: Case, kind: str) -> Case:
         case "zip":
             one, two = draw(st.permutations([case, draw(pipelines(depth=2))]))
             pipeline = af.zip(one.pipeline, two.pipeline, strict=False).map(sum)
-            return merged(one, two, pipeline, added(one, two), cuts=True, hides=case.hides or case.fails)
+            return merged(one, two, pipeline, added(one, two), cuts=True)
         case "concat":
             one, two = draw(st.permutations([case, draw(pipelines(depth=2))]))
             indexed = one.by_number and two.by_number

@@ -99,8 +99,6 @@ class Case:
     """Whether an item may end the run."""
     cuts: bool = False
     """Whether a stage may want no more while those before it go on: what they leave out then depends on timing."""
-    hides: bool = False
-    """Whether such a stage may not want an item that fails."""
     ordered: bool = True
     """Whether the order is known. If not, all else is, but for what comes before a failure."""
     known: bool = True
@@ -324,7 +322,7 @@ def merged(one: Case, two: Case, pipeline: af.Pipeline[Any], of_epoch: Any, **ch
     return Case(
         pipeline, of_epoch, random=max(one.random, two.random), skips=one.skips + two.skips,
         **{
-            "fails": one.fails or two.fails, "cuts": one.cuts or two.cuts, "hides": one.hides or two.hides,
+            "fails": one.fails or two.fails, "cuts": one.cuts or two.cuts,
             "ordered": one.ordered and two.ordered, "known": one.known and two.known, **changes,
         },
     )  # fmt: skip
