@@ -47,6 +47,8 @@ class FlatStep(Operator):
         self._limit = AUTO if work.concurrency == "auto" else work.concurrency
         self._element = Estimate()
         """What an element weighs."""
+        self._weight = 0
+        """The same as a whole number; 0 while it is unknown."""
 
     def skip(self, level: int, ended: int) -> None:
         """Draw nothing more for the items of that epoch: what they expand to may have no end."""
@@ -124,11 +126,12 @@ class FlatStep(Operator):
             expansion.item = None
             expansion.done, expansion.active = True, False
             self._open.discard(expansion)
-            self._go_on()
-            self.budget.charge(
-                -expansion.charged - expansion.reserved, -expansion.reserved if self._element.unknown else 0
-            )
-            expansion.charged = expansion.reserved = 0
+            if self._crew.limit < self._limit:
+                self._go_on()
+            reserved = expansion.reserved
+            if expansion.charged or reserved:
+                self.budget.charge(-expansion.charged - reserved, -reserved if self._element.unknown else 0)
+                expansion.charged = expansion.reserved = 0
             if self._progress.waiting:
                 self._progress.open()
             del expansion
@@ -173,7 +176,7 @@ class FlatStep(Operator):
         size = 1
         try:
             while not (drawing.ended or expansion.unwanted):
-                most = 1 if self._element.unknown else HOP_BYTES // max(1, self._element.expect(1))
+                most = HOP_BYTES // max(1, self._weight or HOP_BYTES)
                 size = max(1, min(size, most))
                 await self._admit(expansion, size)
                 children, seconds = await self.means.threads.run(self.name, drawing.draw, size)
@@ -193,7 +196,7 @@ class FlatStep(Operator):
             self._let_first_go_alone()
         first = self._buffer.leads(expansion)
         # The others leave room for one element of the first, which is the one that is needed next.
-        spare = 0 if first else budget.least if element.unknown else element.expect(1)
+        spare = 0 if first else self._weight or budget.least
         expansion.asked = count
         predicted = count * budget.share(self._limit) if element.unknown else element.expect(count)
         if budget.fits(predicted, self.depth, spare, predicted if element.unknown else 0):
@@ -232,7 +235,8 @@ class FlatStep(Operator):
         self._element.learn(nbytes, count)
         if self._element.unknown:
             return
-        self.budget.need(self.depth, self._element.expect(1))
+        self._weight = self._element.expect(1)
+        self.budget.need(self.depth, self._weight)
         if guessed:
             self._correct()
             if self._alone is not None:
@@ -253,7 +257,8 @@ class FlatStep(Operator):
         expansion.reserved = 0
         if children:
             self.look_at(children[-1])
-            self._weigh(nbytes, len(children))
+            if nbytes != len(children) * self._weight:
+                self._weigh(nbytes, len(children))
         expansion.nbytes += nbytes
         expansion.children.extend(children)
         del children
