@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -41,8 +42,19 @@ def start_task(
 
 
 async def _in_a_later_turn(coroutine: Coroutine[Any, Any, T]) -> T:
-    await asyncio.sleep(0)
+    try:
+        await asyncio.sleep(0)
+    except BaseException:
+        coroutine.close()  # the callback does not come if the loop was closed
+        raise
     return await coroutine
+
+
+def forget_cancellation(task: asyncio.Task[None]) -> None:
+    """Drop the exception a cancelled task ended with: the task keeps it, and its frames keep the task."""
+    if task.cancelled():
+        with suppress(asyncio.CancelledError):
+            task.result()
 
 
 async def ended(task: asyncio.Task[None], seconds: float) -> None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+log = logging.getLogger("asyncfeed")
+
 
 def complain(loop: asyncio.AbstractEventLoop, what: str, error: BaseException) -> None:
-    """Report an error that no consumer waits for any more to the loop's exception handler; from any thread."""
+    """Report an error that no consumer waits for any more to the loop's exception handler; from any thread.
+
+    If the loop is closed, it is logged.
+    """
     context = {"message": f"asyncfeed: closing {what} failed", "exception": error}
-    with suppress(RuntimeError):  # the loop has closed: nobody is left to be told
+    try:
         loop.call_soon_threadsafe(loop.call_exception_handler, context)
+    except RuntimeError:
+        log.warning("asyncfeed: closing %s failed, after its event loop", what, exc_info=error)
 
 
 class Iterating:
@@ -56,6 +64,7 @@ class IteratingAsync:
         self._iterator = aiter(iterable)
         self._what = what
         self._in_peace = in_peace
+        self._loop = asyncio.get_running_loop()
 
     async def __aenter__(self) -> AsyncIterator[Any]:
         return self._iterator
@@ -73,4 +82,4 @@ class IteratingAsync:
             if error is None or isinstance(raised, GeneratorExit):
                 raise
             if not isinstance(raised, asyncio.CancelledError):  # which comes when the run is stopped meanwhile
-                complain(asyncio.get_running_loop(), self._what, raised)
+                complain(self._loop, self._what, raised)

@@ -74,8 +74,13 @@ class Drawing:
             self._stopped = True
             on_thread = self._on_thread
         if not on_thread and not self.ended and hasattr(self._iterator, "close"):
-            close = self._close if self._context is None else partial(self._context.run, self._close)
-            submit(f"closing {self._name}", close)
+            close: Callable[[], None] = (
+                self._close if self._context is None else partial(self._context.run, self._close)
+            )
+            try:
+                submit(f"closing {self._name}", close)
+            except RuntimeError:  # the loop is closed, or the interpreter ends: no thread can
+                close()
 
     def _close(self) -> None:
         close = getattr(self._iterator, "close", None)

@@ -7,7 +7,8 @@ import atexit
 import logging
 import threading
 
-from asyncfeed.engine.run import Run, fault
+from asyncfeed.engine.failed import fault
+from asyncfeed.engine.run import Run
 
 log = logging.getLogger("asyncfeed")
 

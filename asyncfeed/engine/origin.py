@@ -33,7 +33,10 @@ def heed_cancel() -> None:
     A function that swallows `CancelledError` (`asyncio.wait_for` does on Python 3.11, at times) must not keep
     the run from stopping.
     """
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # the loop is closed, and the task ends without it
+        raise asyncio.CancelledError from None
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 

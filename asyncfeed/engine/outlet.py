@@ -165,7 +165,8 @@ class Outlet(Metered):
                 self._clear()
             self._wake(None)
         if not self.over.done():
-            self.over.set_result(None)
+            with suppress(RuntimeError):  # the loop has closed: nobody waits for it any more
+                self.over.set_result(None)
 
     def cut(self, reason: str) -> None:
         """Give out nothing more, also of what is queued already. `finish` then wakes those who wait.
@@ -196,7 +197,7 @@ class Outlet(Metered):
         for _ in range(len(self._threads) if count is None else min(count, len(self._threads))):
             self._threads.popleft().release()
         woken = 0
-        while self._sleepers and (count is None or woken < count):
+        while self._sleepers and not self._loop.is_closed() and (count is None or woken < count):
             sleeper = self._sleepers.popleft()
             if not sleeper.done():
                 sleeper.set_result(None)

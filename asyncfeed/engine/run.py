@@ -20,12 +20,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from functools import partial
-from operator import methodcaller
 from typing import Any
 
 from asyncfeed.engine import forks
 from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.closed_loop import Hold, Watch, close_main, unwind, watch
 from asyncfeed.engine.demand import Shown
+from asyncfeed.engine.failed import fault
 from asyncfeed.engine.outlet import Outlet
 from asyncfeed.engine.plan import Description, compile_steps, prefetched
 from asyncfeed.engine.processes import Processes
@@ -37,7 +38,7 @@ from asyncfeed.errors import Failure
 from asyncfeed.reading import scope
 from asyncfeed.stacking.pool import shared_pool
 from asyncfeed.stats import FeedStats, SlowPaths
-from asyncfeed.tasks import start_task
+from asyncfeed.tasks import forget_cancellation, start_task
 
 log = logging.getLogger("asyncfeed")
 
@@ -99,11 +100,12 @@ class Run:
         self._overdue: asyncio.TimerHandle | None = None
         self._all_ended: asyncio.Future[None] = loop.create_future()
         """Done when no task is left that is worth waiting for."""
-        self._stopping = False
         self._reported = False
         self._ended = False
         self._found: tuple[tuple[str, int], ...] = ()
-        self._watch: weakref.finalize[[], Any] | _Watch | None = None
+        self._watch: weakref.finalize[[], Any] | Watch | None = None
+        self._hold: Hold | None = None
+        self._abandoned = self._stopping = False
 
     # -- what steps use: see `Means`
 
@@ -137,8 +139,10 @@ class Run:
     @contextmanager
     def in_peace(self) -> Iterator[None]:
         """Keep the run from cancelling the current task, for as long as the grace allows."""
-        task = asyncio.current_task()
-        assert task is not None
+        task = None if self.loop.is_closed() else asyncio.current_task()
+        if task is None:
+            yield
+            return
         self._closing.add(task)
         try:
             yield
@@ -169,7 +173,7 @@ class Run:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        _forget_cancellation(task)
+        forget_cancellation(task)
         if task.cancelled() and not self._stopping and task not in self._asked:
             # Not by us: its items would be missing, and the consumer would wait for ever.
             self.outlet.finish(stopped=f"{task.get_name()!r} was cancelled from outside the feed")
@@ -202,17 +206,18 @@ class Run:
         thread. With uvloop it runs no Python for this: an interrupt raised in such a callback would be dropped.
         """
         if driven:
-            self._watch = _Watch(owner, methodcaller("gone"))
-            self._watch.gone = partial(self.loop.call_soon_threadsafe, gone)
+            self._watch = watch(owner, partial(self.loop.call_soon_threadsafe, gone))
         else:
-            watch = self._watch = weakref.finalize(owner, gone)
-            watch.atexit = False
+            self._watch = weakref.finalize(owner, gone)
+            self._watch.atexit = False
 
     def unwatch(self) -> None:
         """Watch nobody any more."""
-        watch, self._watch = self._watch, None
-        if isinstance(watch, weakref.finalize):
-            watch.detach()
+        watched, self._watch = self._watch, None
+        if isinstance(watched, weakref.finalize):
+            watched.detach()
+        if self._hold is not None:
+            self._hold.release(self.name, self._tasks)
 
     # -- running
 
@@ -220,11 +225,12 @@ class Run:
         """Start `main` on the running loop, as a task of its own: no failure cancels the consumer's."""
         task = self.context.run(start_task, self.loop, self.main(), loop=self.loop, name=self.name)
         task.add_done_callback(self._main_ended)
+        self._hold = Hold(self.loop, partial(self._abandon, weakref.ref(task)))
         return task
 
     def _main_ended(self, task: asyncio.Task[None]) -> None:
         # A task that is cancelled before its first step runs nothing of `main`, not even its `finally`.
-        _forget_cancellation(task)
+        forget_cancellation(task)
         error = None if task.cancelled() else task.exception()
         if error is None:
             self.outlet.finish(stopped="its task was cancelled")
@@ -291,17 +297,14 @@ class Run:
     async def _wait(self, future: asyncio.Future[None], until: float | None = None) -> None:
         """Wait for this; a cancellation ends the wait, and is kept for later."""
         waking = Waking(loop=self.loop)
-        # The threads hold what they report to. If that held `main`, and the loop were closed before its time,
-        # nobody could see that `main` is gone and end them. Until then the timer holds it.
-        wake = waking.wake if until is None else waking.wake_weakly()
-        future.add_done_callback(wake)
+        future.add_done_callback(waking.wake)
         timer = None if until is None else self.loop.call_at(until, waking.wake)
         try:
             await waking
         except asyncio.CancelledError as error:
             self._cancelled = error
         finally:
-            future.remove_done_callback(wake)
+            future.remove_done_callback(waking.wake)
             if timer is not None:
                 timer.cancel()
 
@@ -395,14 +398,29 @@ class Run:
         try:
             self.loop.call_soon_threadsafe(self._stop, reason)
         except RuntimeError:  # the loop has closed, so the run has ended
-            self.outlet.clear(wait=False)
-            # The threads hold what they report to, and with it the run: nobody could see that it is gone.
-            self.resources.abandon()
-            self.threads.close()
+            self._abandon()
 
     def _stop(self, reason: str) -> None:
         self.outlet.finish(stopped=reason)
         self.outlet.clear()
+
+    def _abandon(self, main: Callable[[], asyncio.Task[None] | None] = lambda: None) -> None:
+        """Let go of everything, without the loop: it was closed. See `closed_loop`."""
+        self.outlet.cut("its event loop was closed")
+        self.outlet.clear(wait=False)
+        if self._abandoned or self._ended or self.forked:
+            return
+        self._abandoned = self._stopping = True
+        self.budget.waiting.clear()
+        self.threads.close()
+        for each in self.processes:
+            each.stop(self.threads)
+        tasks, self._tasks = self._tasks, set()
+        unwind(self.name, tasks)
+        close_main(main())
+        if not self._ended:  # it had not begun
+            self.resources.abandon()
+            self.unwatch()
 
     @property
     def forked(self) -> bool:
@@ -429,22 +447,3 @@ class Run:
 
     def _concurrency(self) -> tuple[tuple[str, int], ...]:
         return tuple((step.name, step.calls) for step in self.steps if step.calls)
-
-
-def _forget_cancellation(task: asyncio.Task[None]) -> None:
-    """Drop the exception a cancelled task ended with: the task keeps it, and its frames keep the task."""
-    if task.cancelled():
-        with suppress(asyncio.CancelledError):
-            task.result()
-
-
-def fault(error: BaseException) -> Failure:
-    """Return a failure for the consumer that is no item's."""
-    return Failure(error, "engine", "none", None, 0, traceback=error.__traceback__)
-
-
-class _Watch(weakref.ref[Any]):
-    """A weak reference that is told when its object has gone: by itself, as `weakref.finalize` is in Python."""
-
-    __slots__ = ("gone",)
-    gone: Callable[[], object]

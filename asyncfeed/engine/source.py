@@ -174,7 +174,8 @@ class IterableSource(SourceStep):
             budget.charge(-reserve, -empty)
             intake.stop()
             # Its outcome was taken above, or is nobody's; never looked at, asyncio would log it.
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if not self.means.loop.is_closed():
+                future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _draw_on_loop(self, iterator: AsyncIterator[Any]) -> None:
         budget = self.budget

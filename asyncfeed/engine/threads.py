@@ -53,6 +53,7 @@ class Threads:
         self._done: deque[_Done] = deque()
         self._reporting = False
         self._all_idle: asyncio.Future[None] | None = None
+        self._closed = False
         self.ending = False
         """Whether nothing more is wanted: a job that has several things to do may leave the rest."""
 
@@ -67,7 +68,12 @@ class Threads:
     def submit(
         self, what: str, fn: Callable[..., Any], *args: Any, lane: Lane | None = None
     ) -> asyncio.Future[Any]:
-        """Start `fn(*args)` on a thread, in a `lane` as soon as there is one for it, and return its future."""
+        """Start `fn(*args)` on a thread, in a `lane` as soon as there is one for it, and return its future.
+
+        Raises `RuntimeError` if the run has ended, the interpreter ends, or the system has no more threads.
+        """
+        if self._closed:
+            raise RuntimeError("the run has ended: its threads take no more jobs")
         future: asyncio.Future[Any] = self._loop.create_future()
         job = fn, args, future, what, lane
         if lane is None:
@@ -171,6 +177,7 @@ class Threads:
 
     def close(self) -> None:
         """Let the threads end, each when its job returns."""
+        self.ending = self._closed = True
         self._context = Context()
         for _ in self._threads:
             self._jobs.put(None)

@@ -8,7 +8,6 @@ for ever: what it waited for is done, and to cancel it changes nothing. `asyncio
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
 from contextvars import Context
 from typing import Any
@@ -23,17 +22,6 @@ class Waking(asyncio.Future[None]):
         """Wake the task, if that has not been done."""
         if not self.done():
             self.set_result(None)
-
-    def wake_weakly(self) -> Callable[[object], None]:
-        """Return a function that wakes the task if it is still there; it holds neither."""
-        reference = weakref.ref(self)
-
-        def wake(_: object) -> None:
-            future = reference()
-            if future is not None:
-                future.wake()
-
-        return wake
 
     def add_done_callback(self, fn: Callable[[Any], object], *, context: Context | None = None) -> None:
         """Keep what wakes the task; the task calls this when it awaits the future."""

@@ -50,9 +50,13 @@ class ThreadedReader(AsyncReader):
             opened = handle.leave()
             if opened is not None:
                 # A thread closes it, also if we are cancelled meanwhile: `wait` does not cancel what it waits for.
-                closed = self._submit(opened.close)
-                await asyncio.wait([closed])
-                closed.result()
+                try:
+                    closed = self._submit(opened.close)
+                except RuntimeError:  # the loop is closed, or the interpreter ends: nothing can be waited for
+                    handle.close()
+                else:
+                    await asyncio.wait([closed])
+                    closed.result()
 
     async def close(self) -> None:
         """Close the reader."""
@@ -68,6 +72,8 @@ class _Handle:
         self._file = file
         self._opened: BinaryIO | None = None
         self._left = False
+        self._reading = False
+        self._close = False
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -82,10 +88,30 @@ class _Handle:
     def read(self) -> bytes:
         """Return the next bytes."""
         assert self._opened is not None
-        return self._opened.read(BLOCK)
+        with self._lock:
+            if self._close:
+                return b""
+            self._reading = True
+        try:
+            return self._opened.read(BLOCK)
+        finally:
+            with self._lock:
+                self._reading = False
+                close = self._close
+            if close:
+                self._opened.close()
 
     def leave(self) -> BinaryIO | None:
         """Return the file for the caller to close; None if it is not open, now or later."""
         with self._lock:
             self._left = True
             return self._opened
+
+    def close(self) -> None:
+        """Close the file without waiting: at once, or after the read that is under way."""
+        assert self._opened is not None
+        with self._lock:
+            self._close = True
+            reading = self._reading
+        if not reading:
+            self._opened.close()
