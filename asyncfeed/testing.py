@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import os
 import random
 import selectors
@@ -66,7 +65,7 @@ class _Selector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self.loop._turn() or timeout == 0:
             return super().select(0)
-        if timeout is None or self.loop._scheduled[0].when() == math.inf:  # a timer that never comes
+        if timeout is None or self.loop._scheduled[0].when() == float("inf"):  # it never comes
             if not (events := super().select(self.loop.patience)):
                 raise Deadlock(f"nothing happened for {self.loop.patience} s\n{_report(self.loop)}")
             return events

@@ -377,18 +377,16 @@ def test_a_loop_that_an_interrupt_breaks_off(ledger: Ledger) -> None:
 
     async def main() -> None:
         async for _ in af.items(lambda: rows(ledger, 1)).map(same, concurrency=2):
-            asyncio.get_running_loop().call_soon(interrupt)
-            await asyncio.sleep(60)
+            loop.call_soon(interrupt)
+            break
 
     loop = asyncio.SelectorEventLoop()
-    task = loop.create_task(main())
+    loop.create_task(main())
     with pytest.raises(KeyboardInterrupt):
-        loop.run_until_complete(task)
+        loop.run_forever()
     loop.close()
     assert threads_ended()
     assert (ledger.opened, ledger.closed) == (1, 1)
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    task.get_coro().close()  # type: ignore[union-attr]
 
 
 def test_a_feed_that_was_dropped_just_before(ledger: Ledger) -> None:
@@ -417,18 +415,15 @@ def test_a_run_that_had_not_begun() -> None:
 
 
 def test_a_loop_that_is_closed_inside_another(ledger: Ledger) -> None:
-    async def main() -> None:
-        loop = asyncio.SelectorEventLoop()
-        asyncio._set_running_loop(None)
-        feed = af.items(lambda: rows(ledger, 1)).map(later, concurrency=2).open()
-        loop.run_until_complete(anext(feed))
-        asyncio._set_running_loop(here)
+    async def close() -> None:
         loop.close()
         await asyncio.sleep(0)
 
-    here = asyncio.SelectorEventLoop()
-    here.run_until_complete(main())
-    here.close()
+    loop = asyncio.SelectorEventLoop()
+    feed = af.items(lambda: rows(ledger, 1)).map(later, concurrency=2).open()
+    loop.run_until_complete(anext(feed))
+    asyncio.run(close())
+    assert (ledger.opened, ledger.closed) == (1, 1)
 
 
 def test_a_task_factory_that_begins_at_once(ledger: Ledger) -> None:
@@ -442,12 +437,14 @@ def test_a_task_factory_that_begins_at_once(ledger: Ledger) -> None:
     assert "event loop was closed" in repr(feed)
 
 
-def test_a_run_that_has_ended_has_left_its_loop_nothing() -> None:
+def test_a_loop_holds_no_run_that_has_ended() -> None:
     async def main() -> None:
         async with af.items(range(9)).map(later).open() as feed:
             assert len([x async for x in feed]) == 9
-        loop: Any = asyncio.get_running_loop()
-        assert not [each for each in loop._scheduled if not each.cancelled()]
+        del feed
+        await asyncio.sleep(0)
+        gc.collect()
+        assert not [each for each in gc.get_objects() if type(each) is Run]
 
     loop = asyncio.SelectorEventLoop()
     loop.run_until_complete(main())
