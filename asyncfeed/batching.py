@@ -76,21 +76,30 @@ class Batching(Running[T_co]):
     ) -> Pipeline[Any]:
         """Stack each `size` samples: every leaf becomes an array with a new first axis.
 
-        Samples are trees of arrays and numbers; a batch has their structure. Numbers become int64, float64 or
-        bool, text and bytes arrays of objects; arrays keep their dtype, and tensors of torch, JAX and TensorFlow
-        become arrays of theirs. A leaf that is None in all samples stays None. The last batch of an epoch is
-        smaller, or dropped. Memory: a batch is one 64-byte aligned array per leaf. If that is 256 KB or larger, a
-        later batch uses its memory again, after the last array, view or tensor that shows it is gone.
+        Args:
+            size: Number of samples of a batch.
+            drop_remainder: True drops the last batch of an epoch if it is smaller.
+            collate: A sync function of a list of samples that makes the batch instead, called on a thread. It
+                takes and returns any objects. `pad` cannot follow it.
 
-        `collate` makes the batch instead: a sync function of a list of samples, called on a thread. It takes any
-        objects and returns any; `pad` cannot follow it.
+        Returns:
+            Batches with the structure of the samples, which are trees of arrays and numbers. Numbers become int64,
+            float64 or bool. Text and bytes become arrays of objects. Arrays keep their dtype. Tensors of torch,
+            JAX and TensorFlow become arrays of theirs. A leaf that is None in all samples stays None.
 
-        Raises (at the batch): ValueError if samples differ in structure, dtype or shape, naming two, and for
-        objects that make no array: a `File` that was not loaded, the None of a function without a `return`.
+        Raises:
+            ValueError: While the pipeline runs, samples differ in structure, dtype or shape (the message names
+                two), or an object makes no array: a `File` that was not loaded, the None of a function without a
+                `return`.
 
-        >>> import asyncfeed as af
-        >>> [batch.tolist() for batch in af.items(range(5)).batch(2)]
-        [[0, 1], [2, 3], [4]]
+        Memory:
+            A batch is one 64-byte aligned array for each leaf. If the array is 256 KB or larger, a later batch
+            uses its memory again, after the last array, view or tensor that shows it is gone.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> [batch.tolist() for batch in af.items(range(5)).batch(2)]
+            [[0, 1], [2, 3], [4]]
         """
         return self._pipeline.then(Batch(size, drop_remainder=drop_remainder, collate=collate))
 
@@ -134,13 +143,20 @@ class Batching(Running[T_co]):
     ) -> Pipeline[Any]:
         """Make ragged arrays one shape by adding `value` at the end of their axes.
 
-        Right after `batch` or `bucket` to the longest of the batch, to `to`, or to the next `multiple_of`.
-        Anywhere else each sample is padded to `to`. Arrays of text get "" for the default value. `lengths=True`
-        gives (batch, true lengths), as TensorFlow's `padded_batch` beside a length column.
+        Right after `batch` or `bucket`, arrays are padded to the longest of the batch, to `to`, or to the next
+        `multiple_of`. Anywhere else each sample is padded to `to`.
 
-        >>> import asyncfeed as af, numpy as np
-        >>> next(iter(af.items([np.ones(1), np.ones(3)]).batch(2).pad())).tolist()
-        [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+        Args:
+            value: What is added, or a tree of values, one for each leaf. Arrays of text get "" for the default.
+            to: The size of the first axis, or a tuple with the size of each axis. None leaves an axis to the
+                longest.
+            multiple_of: The same for sizes that are rounded up to a multiple.
+            lengths: True gives (batch, true lengths), as TensorFlow's `padded_batch` beside a length column.
+
+        Example:
+            >>> import asyncfeed as af, numpy as np
+            >>> next(iter(af.items([np.ones(1), np.ones(3)]).batch(2).pad())).tolist()
+            [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
         """
         return self._pipeline.then(Pad(value=value, to=to, multiple_of=multiple_of, lengths=lengths))
 
@@ -191,14 +207,21 @@ class Batching(Running[T_co]):
     ) -> Pipeline[Any]:
         """Batch samples of similar length together, as TensorFlow's `bucket_by_sequence_length`.
 
-        A sample shorter than `boundaries[0]` goes to the first bucket, and so on; a bucket that is full
-        becomes a batch. `length_of` is a function of the sample, by default axis 0 of its first array. Usually
-        followed by `pad`. `collate` as for `batch`.
+        A sample shorter than `boundaries[0]` goes to the first bucket, and so on. A bucket that is full becomes a
+        batch. `pad` usually follows.
 
-        >>> import asyncfeed as af, numpy as np
-        >>> ragged = af.items([np.ones(n) for n in (1, 9, 2, 8)])
-        >>> [batch.shape for batch in ragged.bucket(boundaries=[5], size=2).pad()]
-        [(2, 2), (2, 9)]
+        Args:
+            boundaries: The lengths at which the next bucket begins.
+            size: Number of samples of a batch, or one number for each bucket.
+            length_of: A function of the sample. By default the length is axis 0 of its first array.
+            drop_remainder: True drops the smaller batches at the end of an epoch.
+            collate: Makes the batch, as for `batch`.
+
+        Example:
+            >>> import asyncfeed as af, numpy as np
+            >>> ragged = af.items([np.ones(n) for n in (1, 9, 2, 8)])
+            >>> [batch.shape for batch in ragged.bucket(boundaries=[5], size=2).pad()]
+            [(2, 2), (2, 9)]
         """
         sizes = size if isinstance(size, int) else tuple(size)
         return self._pipeline.then(
@@ -228,18 +251,27 @@ class Batching(Running[T_co]):
     @overload
     def window(self, size: int, *, stride: int = ..., drop_remainder: bool = ...) -> Pipeline[Any]: ...
     def window(self, size: int, *, stride: int = 1, drop_remainder: bool = True) -> Pipeline[Any]:
-        """Stack each `size` samples that follow each other, a window every `stride` samples, as arrays.
+        """Stack each `size` samples that follow each other, a window every `stride` samples.
 
-        As TensorFlow's `window(size, shift=stride)` with each window batched: see `batch` for what samples may be.
-        Windows never reach across epochs. With `drop_remainder=False` those at the end of an epoch are shorter.
+        As TensorFlow's `window(size, shift=stride)` with each window batched. `batch` says what samples may be.
+        Windows never reach across epochs.
 
-        Order: if the samples are in memory and can be reached by number, the windows can: an exact `shuffle` may
-        follow. A `split` must come before, or the parts would share samples. Memory: each window is a new array,
-        so all of them need about `size / stride` times as much as the samples.
+        Args:
+            size: Number of samples of a window.
+            stride: Number of samples from the start of a window to the start of the next.
+            drop_remainder: False also gives the shorter windows at the end of an epoch.
 
-        >>> import asyncfeed as af
-        >>> [window.tolist() for window in af.items(range(5)).window(3, stride=2)]
-        [[0, 1, 2], [2, 3, 4]]
+        Order:
+            If the samples are in memory and can be reached by number, the windows can be too, and an exact
+            `shuffle` may follow. A `split` must come before, or its parts would share samples.
+
+        Memory:
+            Each window is a new array, so all windows need about `size / stride` times as much as the samples.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> [window.tolist() for window in af.items(range(5)).window(3, stride=2)]
+            [[0, 1, 2], [2, 3, 4]]
         """
         return self._pipeline.then(Window(size, stride=stride, drop_remainder=drop_remainder))
 
@@ -254,10 +286,14 @@ class Batching(Running[T_co]):
     @overload
     def unbatch(self) -> Pipeline[Any]: ...
     def unbatch(self) -> Pipeline[Any]:
-        """Take batches apart along their first axis; the rows are views.
+        """Take batches apart along their first axis.
 
-        >>> import asyncfeed as af
-        >>> [int(row) for row in af.items(range(3)).batch(2).unbatch()]
-        [0, 1, 2]
+        Memory:
+            The rows are views of the batch: nothing is copied.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> [int(row) for row in af.items(range(3)).batch(2).unbatch()]
+            [0, 1, 2]
         """
         return self._pipeline.then(Unbatch())

@@ -44,11 +44,14 @@ def zip(
 def zip(*pipelines: Pipeline[Any], strict: bool = True) -> Pipeline[tuple[Any, ...]]:
     """Feed one item of each pipeline at a time, as a tuple, as Python's `zip`.
 
-    By default it is an error if one has more items than another; `strict=False` stops at the shortest.
+    Args:
+        *pipelines: The inputs.
+        strict: True raises an error if one input has more items than another. False stops at the shortest.
 
-    >>> from asyncfeed.sources import items
-    >>> list(zip(items([1, 2]), items("ab".upper)))
-    [(1, 'A'), (2, 'B')]
+    Example:
+        >>> from asyncfeed.sources import items
+        >>> list(zip(items([1, 2]), items("ab".upper)))
+        [(1, 'A'), (2, 'B')]
     """
     return Pipeline(Zip(pipelines, strict=strict))
 
@@ -58,30 +61,41 @@ def mix(
 ) -> Pipeline[T]:
     """Feed items of several pipelines, each from one that is drawn at random.
 
-    As TensorFlow's `sample_from_datasets`. `weights` say how often each is drawn; equally by default. With
-    `stop="all"`, one that has ended is drawn no more, and the others go on. With `stop="first"`, an epoch ends
-    where one is drawn that has ended.
+    As TensorFlow's `sample_from_datasets`.
 
-    Order: `seed` decides it, the same in each epoch; each input keeps its own order. If the items of all inputs
-    can be reached by number, those of the mix can, up to 67 million of them: an exact `shuffle` may follow.
-
-    Errors: an item that fails names its place in its own pipeline.
+    Args:
+        *pipelines: The inputs.
+        weights: How often each input is drawn, relative to the others. None draws all equally.
+        seed: Decides which input each item comes from.
+        stop: "all" goes on until every input has ended, and draws an ended input no more. "first" ends the epoch
+            when it draws an input that has ended.
 
     Raises:
-        PipelineError: there are not as many weights as pipelines, or none is above 0.
+        PipelineError: There are not as many weights as pipelines, or no weight is above 0.
+        Exception: While the pipeline runs, that of an item that fails, with a note of its place in its own
+            pipeline.
 
-    >>> from asyncfeed.sources import items
-    >>> list(mix(items(range(4)), items(range(10, 14)), seed=2))
-    [10, 11, 0, 12, 13, 1, 2, 3]
+    Order:
+        `seed` decides it, the same in each epoch. Each input keeps its own order. If the items of all inputs can
+        be reached by number, those of the mix can be too, up to 67 million of them: an exact `shuffle` may follow.
+
+    Example:
+        >>> from asyncfeed.sources import items
+        >>> list(mix(items(range(4)), items(range(10, 14)), seed=2))
+        [10, 11, 0, 12, 13, 1, 2, 3]
     """
     return Pipeline(Mix(pipelines, None if weights is None else tuple(weights), seed=seed, stop=stop))
 
 
 def concat(*pipelines: Pipeline[T]) -> Pipeline[T]:
-    """Feed the items of one pipeline after those of the other; the later ones read ahead meanwhile.
+    """Feed the items of each pipeline after those of the one before.
 
-    >>> from asyncfeed.sources import items
-    >>> list(concat(items([1, 2]), items([3])))
-    [1, 2, 3]
+    Args:
+        *pipelines: The inputs. The later ones read ahead meanwhile.
+
+    Example:
+        >>> from asyncfeed.sources import items
+        >>> list(concat(items([1, 2]), items([3])))
+        [1, 2, 3]
     """
     return Pipeline(Concat(pipelines))

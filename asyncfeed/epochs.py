@@ -18,8 +18,10 @@ class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     """One epoch of a run: iterate it with `for` or `async for`.
 
     It can be left early, by `break`: the next epoch then begins without the rest of this one. Once `Epochs` has
-    moved on, an earlier epoch delivers nothing more; one that nobody has drawn from by then raises `ClosedError`.
-    Any number of threads or tasks may draw from it.
+    moved on, an earlier epoch delivers nothing more. Any number of threads or tasks may draw from it.
+
+    Raises:
+        ClosedError: From the first draw, if `Epochs` has moved on before.
     """
 
     def __init__(self, epochs: Epochs[T_co], place: int, number: int, length: int | None) -> None:

@@ -32,27 +32,34 @@ T_co = TypeVar("T_co", covariant=True)
 class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     """One pass over a pipeline, to iterate, watch and stop.
 
-    `with` (or a plain `for`) runs it on a background thread with an event loop of its own; any number of
-    threads may then draw from it, and each batch goes to exactly one. `async with` (or `async for`) runs it on
-    the caller's loop, where any number of tasks may draw. The first of them to be used decides. A plain `for` or
-    `next` in a coroutine would block its loop, and raises `RuntimeError`; in a cell of a notebook, which blocks
-    nobody else, it works. A coroutine whose threads draw writes `async with contextlib.aclosing(pipeline.open())`:
-    the end of a plain `with` waits for what is under way, and blocks the loop for as long.
+    `with` (or a plain `for`) runs it on a background thread with an event loop of its own. Any number of threads
+    may then draw from it, and each batch goes to exactly one. `async with` (or `async for`) runs it on the
+    caller's loop, where any number of tasks may draw. The first of them to be used decides. A plain `for` or
+    `next` in a coroutine would block its loop, and raises `RuntimeError`; in a cell of a notebook it works. A
+    coroutine whose threads draw writes `async with contextlib.aclosing(pipeline.open())`: the end of a plain
+    `with` would block the loop until the run has ended.
 
-    Order: that of the description, whoever draws. Memory: `memory_limit` bytes for everything in flight.
-    Errors: a failing item raises its own exception at its place in the order, again for every later draw;
-    `failure` holds the same as data. After `stop` or the end of the `with` block, drawing raises `ClosedError`.
+    Functions of the user see the context variables of the code that opened the feed, on its loop and on its
+    threads, but not in worker processes. Each task and thread has a copy, so what a function sets stays there.
+    However a run ends, generators and iterators are closed, and what their `finally` awaits is not cancelled. That
+    may take `grace` seconds. Then a warning names what still hangs, and it is cancelled.
 
-    Context variables: the user's functions see those of whoever opened the feed, on its loop and on its threads,
-    but not in worker processes. Each task and thread has a copy, so what a function sets stays there.
+    Raises:
+        Exception: From a draw, the exception of the item that failed, at its place in the order, and again for
+            every later draw. `failure` holds the same as data.
+        ClosedError: From a draw after `stop` or the end of the `with` block.
 
-    Closing: however a run ends, generators and iterators are closed, and what their `finally` awaits is not
-    cancelled. That may take `grace` seconds; then a warning names what still hangs, and it is cancelled.
+    Order:
+        That of the description, whoever draws.
 
-    >>> import asyncfeed as af
-    >>> with af.items(range(5)).batch(2).open() as feed:
-    ...     [batch.tolist() for batch in feed]
-    [[0, 1], [2, 3], [4]]
+    Memory:
+        `memory_limit` bytes for everything in flight.
+
+    Example:
+        >>> import asyncfeed as af
+        >>> with af.items(range(5)).batch(2).open() as feed:
+        ...     [batch.tolist() for batch in feed]
+        [[0, 1], [2, 3], [4]]
     """
 
     def __init__(
@@ -269,8 +276,10 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def stop(self, reason: str = "stop() was called") -> None:
         """Stop the run from any thread, task or signal handler, without waiting.
 
-        Drawing then raises `ClosedError` with the first reason given; a feed that has not started never will. A
-        coordinator that it was opened with is asked to stop, too.
+        A feed that has not started never will. A coordinator that it was opened with is asked to stop, too.
+
+        Args:
+            reason: The text of the `ClosedError` that drawing then raises. The first reason given counts.
         """
         try:
             if self._tie is not None:
@@ -382,7 +391,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         return [] if self._run is None else list(self._run.failures)
 
     def stats(self) -> FeedStats:
-        """Return what has happened so far."""
+        """Return what has happened so far: items, bytes, times in seconds, memory in bytes."""
         run = self._run
         if run is None:
             return FeedStats(0, 0, 0.0, 0.0, 0.0, 0, 0, 0, self._limit())

@@ -36,23 +36,24 @@ class Running(Description, Generic[T_co]):
     ) -> Feed[T_co]:
         """Return a feed: one pass over this pipeline, to iterate, watch and stop.
 
-        `memory_limit` bounds what is in flight, in bytes or as "500MB" or "2GiB": queues, reads, reorder windows
-        and prefetched batches together (default: a quarter of the machine's or the container's memory, at most
-        1 GiB). An item larger than that passes alone. `grace` is how many seconds functions and what closes are
-        waited for when the run ends.
+        Args:
+            memory_limit: Limit of what is in flight, in bytes or as "500MB" or "2GiB": queues, reads, reorder
+                windows and prefetched batches together. The default is a quarter of the memory of the machine or
+                the container, at most 1 GiB. An item larger than the limit passes alone.
+            grace: Number of seconds to wait for functions and for what closes when the run ends.
+            epoch: The number of this run, if runs follow each other. Pass 0, 1, 2, ... so that each run gets a new
+                shuffle and new random numbers, exactly as `repeat` would give. Without it every run is epoch 0
+                again. A pipeline that never ends starts at that pass of its endless `repeat`. `epochs(n)` counts
+                by itself.
+            coord: A `Coordinator`, asyncfeed's or TensorFlow's, to stop together with. When it is asked to stop,
+                drawing raises `ClosedError`. A failing item stops it with its exception, and `stop()` stops it
+                without one. The end of the data and closing the feed leave it alone.
 
-        `epoch` is for runs one after the other: pass 0, 1, 2, ... so that each gets a new shuffle and new random
-        numbers, exactly as `repeat` would give. Without it every run is epoch 0 again. A pipeline that never ends
-        starts at that pass of its endless `repeat`. `epochs(n)` counts by itself.
-
-        `coord` is a `Coordinator`, ours or TensorFlow's, to stop together with: when it is asked to stop, drawing
-        raises `ClosedError`; a failing item stops it with its exception, and `stop()` without one. The end of the
-        data and closing the feed leave it alone.
-
-        >>> import asyncfeed as af
-        >>> with af.items(range(3)).open() as feed:
-        ...     next(feed), feed.stats().batches
-        (0, 1)
+        Example:
+            >>> import asyncfeed as af
+            >>> with af.items(range(3)).open() as feed:
+            ...     next(feed), feed.stats().batches
+            (0, 1)
         """
         from asyncfeed.feed import Feed  # noqa: PLC0415 - the description does not need the engine
 
@@ -70,23 +71,35 @@ class Running(Description, Generic[T_co]):
         grace: float = GRACE,
         coord: Any = None,
     ) -> Epochs[T_co]:
-        """Return `count` epochs of one run, to iterate one after the other; without a count there is no end.
+        """Return `count` epochs of one run, to iterate one after the other.
 
-        `for epoch in train.epochs(3): for batch in epoch: ...`, or both with `async for`. Each `epoch` has its
-        `number`, an order and random numbers of its own, and may be left early: the next then begins without its
-        rest. Reading ahead goes on across the end of an epoch. An item that fails ends the run, even if it was
-        read ahead in the rest of an epoch that was left. `start` is the number of the first, to go on from
-        an earlier program. The other options are those of `open`; `epochs(...).feed` is the running pipeline.
+        Write `for epoch in train.epochs(3): for batch in epoch: ...`, or both with `async for`.
+
+        Args:
+            count: Number of epochs. None has no end.
+            start: The number of the first epoch, to continue an earlier program.
+            memory_limit: As for `open`.
+            grace: As for `open`.
+            coord: As for `open`.
+
+        Returns:
+            The epochs. Each has its `number`, and an order and random numbers of its own. It may be left early:
+            the next one then begins without its rest. `epochs(...).feed` is the running pipeline.
 
         Raises:
-            PipelineError: the source is an iterator, which can be read only once, and `count` is not 1.
+            PipelineError: The source is an iterator, which can be read only once, and `count` is not 1.
 
-        >>> import asyncfeed as af
-        >>> train = af.items(range(6)).shuffle(seed=7).batch(3)
-        >>> for epoch in train.epochs(2):
-        ...     print(epoch.number, [batch.tolist() for batch in epoch])
-        0 [[3, 1, 4], [0, 5, 2]]
-        1 [[4, 3, 1], [5, 2, 0]]
+        Order:
+            Reading ahead goes on across the end of an epoch. An item that fails ends the run, even if it was read
+            ahead in the rest of an epoch that was left.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> train = af.items(range(6)).shuffle(seed=7).batch(3)
+            >>> for epoch in train.epochs(2):
+            ...     print(epoch.number, [batch.tolist() for batch in epoch])
+            0 [[3, 1, 4], [0, 5, 2]]
+            1 [[4, 3, 1], [5, 2, 0]]
         """
         from asyncfeed.epochs import Epochs  # noqa: PLC0415 - the description does not need the engine
         from asyncfeed.feed import Feed  # noqa: PLC0415
@@ -113,7 +126,11 @@ class Running(Description, Generic[T_co]):
         return self.open()
 
     def explain(self, *, memory_limit: Size | None = None) -> str:
-        """Return how this would run: what is worked into the source, each stage, and the memory limit."""
+        """Return how this would run: what is worked into the source, each stage, and the memory limit.
+
+        Args:
+            memory_limit: As for `open`.
+        """
         from asyncfeed.engine.explain import explain  # noqa: PLC0415 - the description does not need the engine
 
         limit = default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, "explain")

@@ -69,21 +69,30 @@ class Files(Source):
 
 
 def files(patterns: Pattern | Iterable[Pattern], *, root: Pattern | None = None) -> Pipeline[File]:
-    """Read from local files, as `File`s to `load`: a path, a pattern, or a list of both.
+    """Read from local files, as `File`s to `load`.
 
-    Patterns (`*`, `?`, `[...]`, `{a,b}`, `**`) match files, never directories, in sorted order; paths keep
-    theirs. The files are listed here, once, with their sizes: a system call for each, so call it on a thread where
-    a loop runs. A file found through a link must lie below the pattern's fixed part, or below `root`.
+    Call it on a thread if a loop runs: it lists the files here, once, with a system call for the size of each.
+
+    Args:
+        patterns: A path, a pattern, or a list of both. Patterns (`*`, `?`, `[...]`, `{a,b}`, `**`) match files,
+            never directories.
+        root: The folder that files found through links must lie below. By default it is the fixed part of the
+            pattern.
 
     Raises:
-        PipelineError: a pattern that matches nothing, a link that leads outside, an object store.
-        FileNotFoundError, IsADirectoryError: a path that is not there, or no file.
+        PipelineError: A pattern matches nothing, a link leads outside, or the path is one of an object store.
+        FileNotFoundError: A path does not exist.
+        IsADirectoryError: A path is a directory.
 
-    >>> import pathlib, tempfile
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> _ = (folder / "b.txt").write_text("B"), (folder / "a.txt").write_text("A")
-    >>> list(files(f"{folder}/*.txt").map(lambda file: file.size))
-    [1, 1]
+    Order:
+        The files of a pattern are sorted. A list keeps its order.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "b.txt").write_text("B"), (folder / "a.txt").write_text("A")
+        >>> list(files(f"{folder}/*.txt").map(lambda file: file.size))
+        [1, 1]
     """
     if not isinstance(patterns, str | os.PathLike | Iterable):
         raise PipelineError(f"files: takes a path, a pattern, or a list of them, not {patterns!r}")
@@ -255,33 +264,42 @@ def items(
     on_error: OnError = "raise",
     skip_limit: float | None = None,
 ) -> Pipeline[Any]:
-    """Feed Python objects: an iterable, an async iterable, or a function without arguments returning either.
+    """Feed Python objects: from a sequence, an iterable, an async iterable, or a function that returns one.
 
-    Anything with a length and `[number]` (lists, ranges, arrays, datasets) is reached by number, so it can be
-    shuffled exactly; it must not change while it is read. Other iterables are drawn on a thread, async ones on
-    the loop, anew in each epoch.
+    Data with a length and `[number]` (lists, ranges, arrays, datasets) is reached by number, so it can be shuffled
+    exactly. It must not change while it is read. The `[number]` of a dataset is called on a thread, only for the
+    items that are needed; an `async def __getitem__` is awaited on the loop. Other iterables are drawn on a
+    thread, async ones on the loop, from the start in each epoch.
 
-    The `[number]` of a dataset is called on a thread, only for the items that are asked for. `concurrency` says
-    how many at a time: one by default; "auto" finds how many, and the dataset must then allow for several threads.
-    An `async def __getitem__` is awaited on the loop instead, and "auto" is its default.
-    The items come in order. One that fails ends the run with its own exception, after all items before it; a note
-    has its number in the dataset. With `on_error="skip"` it is left out instead: see `map`. `skip_limit` counts
-    over the whole run, all epochs together.
+    The batches of a `keras.utils.PyDataset` or `Sequence`, or of any object with `[number]` and an `on_epoch_end`,
+    are read by several threads at a time unless `concurrency=1`. Nothing of it is pickled. Its own
+    `on_epoch_begin` is called before the first batch of an epoch is read, and `on_epoch_end` when all batches have
+    been taken from here. With such hooks epochs do not overlap, and the length may change with each epoch and is
+    not known before. Without them the next epoch is read ahead while this one is used. An epoch that is broken off
+    has no end.
 
-    The batches of a `keras.utils.PyDataset` or `Sequence` (or of anything with `[number]` and an `on_epoch_end`)
-    are read by several threads at a time unless `concurrency=1`; nothing of it is pickled. `on_epoch_begin` and
-    `on_epoch_end` of its own are called once an epoch: before its first batch is read, and when all have been
-    taken from here. Epochs do not overlap then, the length may change with them and is not known before; otherwise
-    the next epoch is read ahead while this one is used. An epoch that is broken off has no end.
+    Args:
+        data: The data, or a function without arguments that returns it, such as a generator function.
+        concurrency: Number of `[number]` calls at a time, one by default. "auto" finds it, and the dataset must
+            then allow for several threads. An `async def __getitem__` has "auto" as its default.
+        on_error: "raise" ends the run at an item that fails, "skip" leaves the item out. See `map`.
+        skip_limit: Number of items that "skip" may leave out, or a rate if it is below 1. It counts over the whole
+            run, all epochs together.
 
     Raises:
-        PipelineError: options for what is no dataset, and can only be iterated.
+        PipelineError: There are options, but the data can only be iterated.
+        Exception: While the pipeline runs, the exception of an item that fails, after all items before it. A note
+            has its number in the dataset.
 
-    >>> def squares():
-    ...     for number in range(3):
-    ...         yield number * number
-    >>> list(items(squares).repeat(2))
-    [0, 1, 4, 0, 1, 4]
+    Order:
+        That of the data.
+
+    Example:
+        >>> def squares():
+        ...     for number in range(3):
+        ...         yield number * number
+        >>> list(items(squares).repeat(2))
+        [0, 1, 4, 0, 1, 4]
     """
     if _is_dataset(data):
         from asyncfeed.bridges.pydataset import pydataset  # noqa: PLC0415 - who has no dataset can do without
@@ -404,13 +422,22 @@ def arrays(
     first: Any, second: Any, third: Any, /, *more: Any, concurrency: Concurrency = ...
 ) -> Pipeline[tuple[Any, ...]]: ...
 def arrays(*trees: Any, concurrency: Concurrency = "auto") -> Pipeline[Any]:
-    """Feed the rows of arrays: one array or tree of arrays, or several as a tuple.
+    """Feed the rows of arrays: samples are rows of axis 0, in the structure given.
 
-    Samples are rows of axis 0 in the structure given. Rows of numpy arrays in memory are views: nothing is copied
-    before `batch`. Anything else that has a shape and `[number]` (memory-mapped files, HDF5, zarr) is read on
-    threads, `concurrency` rows at a time, in order: "auto" finds how many, 1 is for what threads must not share.
+    Args:
+        *trees: One array or tree of arrays, or several, whose rows come as a tuple.
+        concurrency: Number of rows that are read at a time, if the arrays are not in memory. "auto" finds it. Use
+            1 for an object that threads must not share.
 
-    >>> list(arrays(np.arange(3), np.array([True, False, True])).map(lambda row: int(row[0]) * bool(row[1])))
-    [0, 0, 2]
+    Order:
+        That of the rows.
+
+    Memory:
+        Rows of numpy arrays in memory are views: nothing is copied before `batch`. Any other object with a shape
+        and `[number]` (memory-mapped files, HDF5, zarr) is read on threads.
+
+    Example:
+        >>> list(arrays(np.arange(3), np.array([True, False, True])).map(lambda row: int(row[0]) * bool(row[1])))
+        [0, 0, 2]
     """
     return Pipeline(Arrays(trees[0] if len(trees) == 1 else trees, concurrency))

@@ -73,28 +73,37 @@ def table(
     types: Mapping[str, Callable[[str], Any]] | None = None,
     root: Pattern | None = None,
 ) -> Pipeline[dict[str, Any]]:
-    r"""Feed the rows of a CSV file with a header as dictionaries; the columns in `files` become `File`s to load.
+    r"""Feed the rows of a CSV file with a header as dictionaries.
 
-    `types` says what becomes of a column: int, float, bool (true, false, 1, 0), str, or any function of the text.
-    A column it does not name becomes numbers only if that loses nothing: written back, they are the very text in
-    every row. So "01234", "1_000", "+5", "1.10", "1e5", " 1", "nan" and whole numbers beyond int64 keep their
-    column text.
+    The file is UTF-8. Python's `csv` reads it here, once, as `files` is listed.
 
-    Paths are relative to `root`, by default the folder of the CSV file, and must not lead out of it. The file is
-    UTF-8 and read by Python's `csv`, here and once, as `files` is listed.
+    Args:
+        path: The CSV file.
+        files: The columns, one name or several, whose paths become `File`s to load.
+        types: What each column becomes: int, float, bool (true, false, 1, 0), str, or any function of the text. A
+            column that is not named becomes numbers only if that loses nothing: written back, they are the same
+            text in every row. So "01234", "1_000", "+5", "1.10", "1e5", " 1", "nan" and whole numbers beyond int64
+            keep their column text.
+        root: The folder that paths are relative to and must not lead out of. By default it is the folder of the
+            CSV file.
 
     Raises:
-        PipelineError: no header or rows, rows of different length, an unknown column, a value that its type
-            refuses, a path that leads out; it names line and column.
-        FileNotFoundError, IsADirectoryError: a file that is not there, or no file.
+        PipelineError: There is no header or row, rows differ in length, a column is unknown, a type refuses its
+            value, or a path leads out of `root`. The message names line and column.
+        FileNotFoundError: A file does not exist.
+        IsADirectoryError: A path is a directory.
 
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels.csv"
-    >>> _ = path.write_text("name,zip,label\na,01234,1\nb,56789,2\n")
-    >>> list(table(path))
-    [{'name': 'a', 'zip': '01234', 'label': 1}, {'name': 'b', 'zip': '56789', 'label': 2}]
-    >>> next(iter(table(path, types={"zip": int, "label": str})))
-    {'name': 'a', 'zip': 1234, 'label': '1'}
+    Order:
+        That of the rows.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels.csv"
+        >>> _ = path.write_text("name,zip,label\na,01234,1\nb,56789,2\n")
+        >>> list(table(path))
+        [{'name': 'a', 'zip': '01234', 'label': 1}, {'name': 'b', 'zip': '56789', 'label': 2}]
+        >>> next(iter(table(path, types={"zip": int, "label": str})))
+        {'name': 'a', 'zip': 1234, 'label': '1'}
     """
     text = os.fspath(path)
     wanted = (files,) if isinstance(files, str) else tuple(files)

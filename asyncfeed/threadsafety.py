@@ -34,15 +34,20 @@ def threadsafe(source: AsyncIterable[T]) -> TaskSafe[T]: ...
 def threadsafe(source: Any) -> Any:
     """Return an iterator over `source` that any number of threads may draw from.
 
-    Of an async generator or iterator: one that any number of tasks of one event loop may draw from. Each item
-    goes to one of them. See `ThreadSafe` and `TaskSafe`.
+    Args:
+        source: An iterable; or an async generator or iterator, which any number of tasks of one event loop may
+            then draw from.
 
-    >>> import asyncfeed as af
-    >>> from concurrent.futures import ThreadPoolExecutor
-    >>> shared = af.threadsafe(n * n for n in range(5))
-    >>> with ThreadPoolExecutor(3) as pool:
-    ...     sorted(pool.map(lambda _: next(shared), range(5)))
-    [0, 1, 4, 9, 16]
+    Returns:
+        A `ThreadSafe` or a `TaskSafe` iterator. Each item goes to one of those that draw.
+
+    Example:
+        >>> import asyncfeed as af
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> shared = af.threadsafe(n * n for n in range(5))
+        >>> with ThreadPoolExecutor(3) as pool:
+        ...     sorted(pool.map(lambda _: next(shared), range(5)))
+        [0, 1, 4, 9, 16]
     """
     if isinstance(source, ThreadSafe | TaskSafe):
         return source
@@ -58,14 +63,18 @@ def threadsafe_generator(function: Callable[P, Iterable[T]]) -> Callable[P, Thre
 @overload
 def threadsafe_generator(function: Callable[P, AsyncIterable[T]]) -> Callable[P, TaskSafe[T]]: ...
 def threadsafe_generator(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a generator function, sync or async: what it returns may be shared, as by `threadsafe`.
+    """Decorate a generator function so that what it returns may be shared, as by `threadsafe`.
 
-    >>> import asyncfeed as af
-    >>> @af.threadsafe_generator
-    ... def count(n):
-    ...     yield from range(n)
-    >>> list(count(3))
-    [0, 1, 2]
+    Args:
+        function: A generator function, sync or async.
+
+    Example:
+        >>> import asyncfeed as af
+        >>> @af.threadsafe_generator
+        ... def count(n):
+        ...     yield from range(n)
+        >>> list(count(3))
+        [0, 1, 2]
     """
 
     @wraps(function)

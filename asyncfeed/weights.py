@@ -23,20 +23,24 @@ _BUILT_IN = (int, float, complex, bool, str, bytes, bytearray, tuple, list, type
 def register_size(kind: type[T], function: Callable[[T], int]) -> None:
     """Say how many bytes an object of a type takes, for the memory limit.
 
-    `function(item)` returns the bytes. It applies to all runs of this process, and to subclasses that have no
-    function of their own. It overrides everything else that is known of the type. asyncfeed calls it a few times
-    for each item, so it must be quick and not block.
-
     asyncfeed knows arrays and tensors (`nbytes`), text, buffers, containers, dataclasses, images of PIL, frames of
     pandas and polars, and objects with such things as attributes. Any other object counts as 64 bytes, and a
     warning in the log names the stage and the type.
 
-    Raises PipelineError for Python's own numbers, text, tuples and lists, whose weight is known.
+    Args:
+        kind: The type. The function applies to all runs of this process, and to subclasses that have no function
+            of their own. It overrides everything else that is known of the type.
+        function: A function of an item that returns its bytes. It is called a few times for each item, so it must
+            be quick and not block.
 
-    >>> class Clip:
-    ...     def __init__(self, path, seconds):
-    ...         self.path, self.seconds = path, seconds
-    >>> register_size(Clip, lambda clip: clip.seconds * 16_000 * 2)
+    Raises:
+        PipelineError: The type is one of Python's own numbers, text, tuples and lists, whose weight is known.
+
+    Example:
+        >>> class Clip:
+        ...     def __init__(self, path, seconds):
+        ...         self.path, self.seconds = path, seconds
+        >>> register_size(Clip, lambda clip: clip.seconds * 16_000 * 2)
     """
     if not isinstance(kind, type) or not callable(function):
         raise PipelineError(f"register_size takes a type and a function, not {kind!r} and {function!r}")

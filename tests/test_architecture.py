@@ -20,7 +20,7 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 LAYERS = (
     {"__init__", "cli", "testing"},
     {"bridges", "combine", "sources", "tables"},
-    {"pipeline", "batching", "description", "epochs", "outputs", "feed", "running"},
+    {"pipeline", "batching", "calling", "description", "epochs", "outputs", "feed", "running"},
     {"engine"},
     {"stages"},
     {"stacking"},
@@ -40,7 +40,7 @@ LAZY_BESIDE = {("feed", "coordinator"), ("bridges", "coordinator")}
 
 # What of `stages` others may know: what a stage is, how it runs, and what all stages of a description say together.
 SEEN_STAGES = {"asyncfeed.stages", "asyncfeed.stages.base", "asyncfeed.stages.steps", "asyncfeed.stages.together"}
-KNOWS_STAGES = {"stages", "pipeline", "batching", "combine"}
+KNOWS_STAGES = {"stages", "pipeline", "batching", "calling", "combine"}
 IMPORTS_ALL = {"engine/everything.py"}  # so that a run imports nothing later; it names none of them
 
 NO_ASYNCIO = {"stages", "formats", "reading", "stacking"}

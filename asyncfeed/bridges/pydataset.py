@@ -36,22 +36,31 @@ def pydataset(
     on_error: OnError = "raise",
     skip_limit: float | None = None,
 ) -> Pipeline[Any]:
-    """Feed the batches of a dataset as `items(dataset)` does, with a say in how many are read at a time.
+    """Feed the batches of a dataset as `items(dataset)` does, and read several at a time.
 
-    `items` knows a `keras.utils.PyDataset` or `Sequence`, and what has an `on_epoch_end`; this takes anything with
-    `[number]` and a length. `concurrency=1` is for one that several threads must not call. Order, hooks, errors:
-    see `items`. An epoch between hooks is a run within the run, with the default `memory_limit`. `skip_limit`
-    counts over the whole run, all epochs together.
+    `items` knows a `keras.utils.PyDataset` or `Sequence`, and an object with an `on_epoch_end`. This takes any
+    object with `[number]` and a length. Order and hooks are those of `items`.
+
+    Args:
+        dataset: The dataset.
+        concurrency: Number of batches that are read at a time. "auto" finds it. Use 1 for a dataset that several
+            threads must not call.
+        on_error: "raise" or "skip", as for `items`.
+        skip_limit: Number of batches that "skip" may leave out. It counts over the whole run, all epochs together.
 
     Raises:
-        PipelineError: its length is no number, or it has hooks and is to leave out batches that fail.
+        PipelineError: The length is no number, or the dataset has hooks and `on_error="skip"`.
 
-    >>> class Squares:
-    ...     num_batches = 3
-    ...     def __getitem__(self, number):
-    ...         return number * number
-    >>> list(pydataset(Squares(), concurrency=1).repeat(2))
-    [0, 1, 4, 0, 1, 4]
+    Memory:
+        An epoch between hooks is a run within the run, with the default `memory_limit`.
+
+    Example:
+        >>> class Squares:
+        ...     num_batches = 3
+        ...     def __getitem__(self, number):
+        ...         return number * number
+        >>> list(pydataset(Squares(), concurrency=1).repeat(2))
+        [0, 1, 4, 0, 1, 4]
     """
     check_policy("items", concurrency, on_error, skip_limit)
     if on_error == "skip" and _has_hooks(dataset):

@@ -11,22 +11,33 @@ from asyncfeed.errors import PipelineError
 def queue_dataset(queue: Any) -> Any:
     """Return what is taken from a live TensorFlow queue as a `tf.data.Dataset`: one item for each element.
 
-    It ends when the queue is closed and empty. (`Dataset.range(...).map(lambda _: queue.dequeue())` ends with an
-    error there.) Elements come in the queue's order, as `dequeue` gives them: a tensor, a tuple, or a dict for
-    a queue with `names`; each goes to one iterator. Dropping an iterator, also one that waits, leaves the queue as
-    it is; tf.data may have taken an element or two more than were seen.
+    It works with eager execution for queues that were made so, and in a `tf.Graph` for the queues of that graph.
+    The dataset keeps the queue alive.
 
-    With eager execution for queues that were made so, and in a `tf.Graph` for its own. The dataset keeps the
-    queue alive. Memory: none beyond the queue's.
+    Args:
+        queue: The queue of TensorFlow.
+
+    Returns:
+        A dataset that ends when the queue is closed and empty. (`Dataset.range(...).map(lambda _:
+        queue.dequeue())` ends with an error there.) An element is what `dequeue` gives: a tensor, a tuple, or a
+        dict for a queue with `names`. Each element goes to one iterator. Dropping an iterator, also one that
+        waits, leaves the queue as it is; tf.data may have taken an element or two more than were seen.
 
     Raises:
-        PipelineError: it is no queue of TensorFlow's.
+        PipelineError: The argument is not a queue of TensorFlow.
 
-    >>> import asyncfeed as af, tensorflow as tf  # doctest: +SKIP
-    >>> queue = tf.queue.FIFOQueue(9, [tf.int64], [()])  # doctest: +SKIP
-    >>> queue.enqueue_many([[1, 2, 3]]), queue.close()  # doctest: +SKIP
-    >>> [int(each) for each in af.queue_dataset(queue)]  # doctest: +SKIP
-    [1, 2, 3]
+    Order:
+        That of the queue.
+
+    Memory:
+        None beyond the queue's.
+
+    Example:
+        >>> import asyncfeed as af, tensorflow as tf  # doctest: +SKIP
+        >>> queue = tf.queue.FIFOQueue(9, [tf.int64], [()])  # doctest: +SKIP
+        >>> queue.enqueue_many([[1, 2, 3]]), queue.close()  # doctest: +SKIP
+        >>> [int(each) for each in af.queue_dataset(queue)]  # doctest: +SKIP
+        [1, 2, 3]
     """
     import tensorflow as tf
 

@@ -47,20 +47,23 @@ class Coordinator:
     Feeds opened with `open(coord=...)` stop. `with` and `async with` ask for a stop at the end of the block, wait
     for everything registered, and raise what was reported, or the body's own error if that was first.
 
-    Clean stop: an exception of `clean_stop_exception_types` asks for a stop and is no error. By default these are
-    the ends of data: `StopIteration`, `StopAsyncIteration`, `OutOfRangeError` of TensorFlow and of our queues.
-    A cancellation never counts as an error.
+    Args:
+        clean_stop_exception_types: Exceptions that ask for a stop and are no error. By default these are the ends
+            of data: `StopIteration`, `StopAsyncIteration`, `OutOfRangeError` of TensorFlow and of asyncfeed's
+            queues. A cancellation never counts as an error.
+        stop_grace_period_secs: Seconds that leaving a `with` block gives to what is registered.
 
-    >>> import asyncfeed as af, threading
-    >>> coord = af.Coordinator()
-    >>> def work():
-    ...     with coord.stop_on_exception():
-    ...         raise ValueError("a bad sample")
-    >>> thread = threading.Thread(target=work)
-    >>> thread.start()
-    >>> coord.join([thread])
-    Traceback (most recent call last):
-    ValueError: a bad sample
+    Example:
+        >>> import asyncfeed as af, threading
+        >>> coord = af.Coordinator()
+        >>> def work():
+        ...     with coord.stop_on_exception():
+        ...         raise ValueError("a bad sample")
+        >>> thread = threading.Thread(target=work)
+        >>> thread.start()
+        >>> coord.join([thread])
+        Traceback (most recent call last):
+        ValueError: a bad sample
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
@@ -77,7 +80,6 @@ class Coordinator:
         *,
         stop_grace_period_secs: float = GRACE,
     ) -> None:
-        """`stop_grace_period_secs` is what leaving a `with` block gives to what is registered."""
         self._by_default = clean_stop_exception_types is None
         self._clean: tuple[type[BaseException], ...] = (StopIteration, StopAsyncIteration)
         if clean_stop_exception_types is not None:
@@ -97,10 +99,13 @@ class Coordinator:
         return self._stopped
 
     def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
-        """Ask everything to stop, and report `ex`, an exception or what `sys.exc_info()` returned.
+        """Ask everything to stop, from any thread, task, signal handler or finalizer, any number of times.
 
-        From any thread, task, signal handler or finalizer, any number of times. After `join` nobody else would
-        hear of `ex`: then it is raised here, as TensorFlow does.
+        Args:
+            ex: What to report: an exception, or what `sys.exc_info()` returned.
+
+        Raises:
+            BaseException: After `join`, `ex` itself, as TensorFlow does: nobody else would hear of it.
         """
         try:
             error, trace = _unpack(ex)
@@ -185,10 +190,15 @@ class Coordinator:
     # -- hearing of a stop
 
     def on_stop(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call `callback` once when a stop is asked for, on the thread that asks; return what takes it back.
+        """Call `callback` once when a stop is asked for, on the thread that asks.
 
-        At once where that has happened. It must be short and, where a signal's handler may ask, take no lock.
-        What it raises is reported like any exception, and the other callbacks are called all the same.
+        Args:
+            callback: A short function. It takes no lock if a signal handler may ask. It is called at once if a
+                stop was asked for already. What it raises is reported, and the other callbacks are called all the
+                same.
+
+        Returns:
+            A function that takes the callback back.
         """
         remove = self._callbacks.add(callback)
         if self._stopped:
@@ -218,7 +228,7 @@ class Coordinator:
     # -- what stops together
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Let `join` wait for this thread too; it may be started later."""
+        """Let `join` wait for `thread` too; it may be started later."""
         for other in list(self._threads):
             if other.ident is not None and not other.is_alive():
                 self._threads.pop(other, None)
@@ -227,7 +237,12 @@ class Coordinator:
     def register_task(self, task: asyncio.Task[Any], *, cancel: bool = True) -> None:
         """Let a stop cancel this task, its failure ask for a stop, and joining wait for it.
 
-        To be called on the task's event loop. With `cancel=False` the task looks at `should_stop()` by itself.
+        Args:
+            task: A task of the running event loop.
+            cancel: False for a task that looks at `should_stop()` by itself.
+
+        Raises:
+            RuntimeError: The task belongs to another event loop.
         """
         loop = task.get_loop()
         if running_loop() is not loop:
@@ -262,12 +277,14 @@ class Coordinator:
     ) -> None:
         """Wait until these threads and all that is registered have ended, then raise what was reported.
 
-        Waits as long as no stop is asked for, and `stop_grace_period_secs` from then on; a negative number does
-        not wait. What is registered after the call is left for the next.
+        Args:
+            threads: The threads. What is registered after the call is left for the next.
+            stop_grace_period_secs: Seconds to wait after a stop was asked for; a negative number does not wait.
+            ignore_live_threads: True logs what still runs, and does not raise.
 
         Raises:
-            RuntimeError: something still runs, each named with its stack; not with `ignore_live_threads`, which
-                only logs them. An exception that was reported is raised instead.
+            RuntimeError: Something still runs; the message names each with its stack.
+            BaseException: The first exception that was reported, instead.
         """
         members = self._members(threads or ())
         loop = running_loop()
@@ -293,7 +310,11 @@ class Coordinator:
         stop_grace_period_secs: float = GRACE,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Do as `join`, without holding up the event loop; tasks of this loop may be given, too."""
+        """Do as `join`, without blocking the event loop.
+
+        `threads` may hold tasks of this loop, too. `stop_grace_period_secs` and `ignore_live_threads` are as for
+        `join`.
+        """
         loop = asyncio.get_running_loop()
         members = self._members(threads or ())
         ended: asyncio.Future[None] = loop.create_future()

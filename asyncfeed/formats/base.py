@@ -79,20 +79,35 @@ class Decoder(Generic[T_co]):
     """Whether a file may hold far more than its size says; then `unpacked` is there."""
 
     def probe(self, head: Bytes, file: File) -> Header:
-        """Return what follows the first bytes of a file; `head` is as much as a header may take, or less."""
+        """Return what follows the first bytes of a file.
+
+        Args:
+            head: As many bytes as a header may take, or fewer.
+            file: The file they are of, for errors.
+        """
         raise NotImplementedError
 
     def layout(self, buffer: Bytes, file: File) -> Layout | None:
-        """Return how `file`, which holds `buffer`, is laid out; None where its arrays are not to be seen as such.
+        """Return how a file is laid out; None if its arrays cannot be read without decoding.
 
-        Raises what `decode` raises.
+        Args:
+            buffer: The whole contents of the file.
+            file: The file, for errors.
+
+        Raises:
+            Corrupt: As for `decode`.
         """
         raise NotImplementedError
 
     def unpacked(self, opened: BinaryIO, file: File) -> int:
-        """Return how many bytes the sample in `opened`, which is `file`, will take, without unpacking it. Blocks.
+        """Return how many bytes the sample in a file will take, without unpacking it. Blocks.
 
-        Raises OSError or ValueError for a file that cannot be read.
+        Args:
+            opened: The opened file.
+            file: The file, for errors.
+
+        Raises:
+            OSError: The file cannot be read; ValueError for the same reason.
         """
         raise NotImplementedError
 
@@ -101,11 +116,18 @@ class Decoder(Generic[T_co]):
         raise NotImplementedError
 
     def __call__(self, data: Data, /) -> T_co:
-        r"""Return the sample in these bytes of a file that was read elsewhere; they are copied once.
+        r"""Return the sample in these bytes of a file that was read elsewhere.
 
-        >>> import asyncfeed as af
-        >>> af.json(b'{"a": 1}'), af.raw("<i2")(b"\1\0\2\0").tolist()
-        ({'a': 1}, [1, 2])
+        Args:
+            data: The contents of a file.
+
+        Memory:
+            The bytes are copied once.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> af.json(b'{"a": 1}'), af.raw("<i2")(b"\1\0\2\0").tolist()
+            ({'a': 1}, [1, 2])
         """
         return self.decode(own_copy(data, self), File(GIVEN))
 

@@ -17,12 +17,18 @@ from asyncfeed.reading.stream import ByteStream, opened
 class Lines(StreamDecoder[str]):
     r"""The lines of a UTF-8 text file, without their ends (`\n` or `\r\n`).
 
-    Use it as `files("*.txt").flat_map(lines)`. A file is read in blocks (64 KB of a local one), so memory is
-    bounded by the longest line. A line of more than `max_line` bytes is `Corrupt`, and so is one that is not
-    UTF-8. Called with a file, or with the bytes of one, `lines` returns an async generator.
+    Use it as `files("*.txt").flat_map(lines)`. Called with a file, or with the bytes of one, `lines` returns an
+    async generator.
 
-    >>> lines("notes.txt")  # doctest: +ELLIPSIS
-    <async_generator object ...>
+    Raises:
+        Corrupt: A line has more than `max_line` bytes, or is not UTF-8.
+
+    Memory:
+        A file is read in blocks (64 KB of a local one), so memory is bounded by the longest line.
+
+    Example:
+        >>> lines("notes.txt")  # doctest: +ELLIPSIS
+        <async_generator object ...>
     """
 
     name = "lines"
@@ -31,7 +37,12 @@ class Lines(StreamDecoder[str]):
     async def __call__(
         self, file: File | str | os.PathLike[str] | Data, *, max_line: int | None = None
     ) -> AsyncGenerator[str]:
-        """Yield the lines of a file, or of the contents of one that was read elsewhere."""
+        """Yield the lines of a file, or of the contents of one that was read elsewhere.
+
+        Args:
+            file: A file, its path, or its bytes.
+            max_line: Number of bytes that a line may have. A longer one is `Corrupt`.
+        """
         decoder = self if max_line is None else replace(self, max_line=max_line)
         async with opened(file) as stream, aclosing(decoder.samples(stream)) as found:
             async for line in found:

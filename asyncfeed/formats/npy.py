@@ -38,13 +38,21 @@ _LONGEST = 10_000
 class Npy(Decoder["npt.NDArray[Any]"]):
     """Arrays as `numpy.save` writes them.
 
-    The array is a writable view of the buffer: no copy. Shape, byte order and memory order are kept.
-    Arrays of objects are refused, as they are pickles and a pickle can run any code.
+    Returns:
+        An array. Shape, byte order and memory order are kept.
 
-    >>> npy.decode(np.frombuffer(b"...", np.uint8), File("a.npy"))
-    Traceback (most recent call last):
-        ...
-    asyncfeed.errors.Corrupt: a.npy is not an .npy file
+    Raises:
+        Corrupt: The file is no .npy file, or holds an array of objects. Those are pickles, and a pickle can run
+            any code.
+
+    Memory:
+        The array is a writable view of the buffer: no copy.
+
+    Example:
+        >>> npy.decode(np.frombuffer(b"...", np.uint8), File("a.npy"))
+        Traceback (most recent call last):
+            ...
+        asyncfeed.errors.Corrupt: a.npy is not an .npy file
     """
 
     name = "npy"

@@ -31,12 +31,19 @@ Arrays = dict[str, "npt.NDArray[Any]"]
 class Npz(Decoder[Arrays]):
     """Named arrays as `numpy.savez` and `numpy.savez_compressed` write them.
 
-    A sample is a dict of writable arrays, in the order of the archive or of `keys`; without `keys` it holds
-    all of them. Memory: the arrays, at most `max_bytes` in all, beside the file. An archive that claims more
-    is `Corrupt` before anything is unpacked, and no member is unpacked further than it claims.
+    Returns:
+        A dict of writable arrays, in the order of the archive or of `keys`; without `keys` all of them.
 
-    >>> npz(keys=["x", "y"])
-    npz(keys=('x', 'y'))
+    Raises:
+        Corrupt: The archive claims more than `max_bytes`, which is found before anything is unpacked, or is
+            broken.
+
+    Memory:
+        The arrays, at most `max_bytes` in all, beside the file. No member is unpacked further than it claims.
+
+    Example:
+        >>> npz(keys=["x", "y"])
+        npz(keys=('x', 'y'))
     """
 
     name = "npz"
@@ -57,9 +64,12 @@ class Npz(Decoder[Arrays]):
     @overload
     def __call__(self, *, keys: Iterable[str] | None = ..., max_bytes: int = ...) -> Npz: ...
     def __call__(self, *data: Any, keys: Iterable[str] | None = None, max_bytes: int = 1 << 30) -> Npz | Arrays:
-        """Return a decoder that reads only the arrays named `keys`, and at most `max_bytes` of them.
+        """Return a decoder with these options; with the bytes of a file, return its arrays.
 
-        With the bytes of a file, return its arrays.
+        Args:
+            *data: The bytes of a file, instead of options.
+            keys: The names of the arrays to read. None reads all.
+            max_bytes: Number of bytes that they may take in all.
         """
         if data:
             return super().__call__(*data)

@@ -57,12 +57,20 @@ class Raw(Decoder["npt.NDArray[Any]"]):
 def raw(dtype: npt.DTypeLike, shape: Iterable[int] | None = None) -> Raw:
     """Return a decoder for files that hold the numbers of one array and nothing else.
 
-    The array is a writable view of the bytes, in C order: no copy. One size of `shape` may be -1, which is
-    then found from the size of the file; without `shape` the array has one dimension. A file that does not
-    fit is `Corrupt`. For an order of bytes that is not this machine's, say so: `raw(">f4")`.
+    Args:
+        dtype: The dtype of the numbers. Name the byte order if it is not that of this machine: `raw(">f4")`.
+        shape: The shape of the array, in C order. One size may be -1: the size of the file decides it. Without
+            `shape` the array has one dimension.
 
-    >>> raw("<f4", (-1, 3)).decode(np.zeros(24, np.uint8), File("a.bin")).shape
-    (2, 3)
+    Returns:
+        A decoder. It raises `Corrupt` for a file that does not fit the shape.
+
+    Memory:
+        The array is a writable view of the bytes: no copy.
+
+    Example:
+        >>> raw("<f4", (-1, 3)).decode(np.zeros(24, np.uint8), File("a.bin")).shape
+        (2, 3)
     """
     if isinstance(dtype, (bytes, bytearray, memoryview, np.ndarray, File)):
         raise PipelineError(

@@ -16,11 +16,12 @@ from asyncfeed.reading.file import Bytes, File
 class Text(Decoder[str]):
     """A file as one `str`, with its line ends as they are.
 
-    UTF-8, or what `text(encoding=...)` says. Bytes that are not of this encoding are `Corrupt`, and the
-    message says where the first of them is.
+    Raises:
+        Corrupt: The bytes are not of the encoding. The message says where the first of them is.
 
-    >>> text(encoding="latin-1")
-    text(encoding='latin-1')
+    Example:
+        >>> text(encoding="latin-1")
+        text(encoding='latin-1')
     """
 
     name = "text"
@@ -39,7 +40,12 @@ class Text(Decoder[str]):
     @overload
     def __call__(self, *, encoding: str) -> Text: ...
     def __call__(self, *data: Any, encoding: str = "utf-8") -> Text | str:
-        """Return a decoder for another encoding; with the bytes of a file, return its text."""
+        """Return a decoder for another encoding; with the bytes of a file, return its text.
+
+        Args:
+            *data: The bytes of a file, instead of an encoding.
+            encoding: The name of the encoding.
+        """
         return super().__call__(*data) if data else Text(encoding)
 
     def decode(self, buffer: Bytes, file: File) -> str:
@@ -54,10 +60,14 @@ class Text(Decoder[str]):
 class Json(Decoder[Any]):
     """A file as one JSON document: dicts, lists, strings, numbers.
 
-    The encoding is UTF-8, -16 or -32 and is seen from the bytes. What is no JSON is `Corrupt`.
+    The encoding is UTF-8, -16 or -32 and is seen from the bytes.
 
-    >>> json
-    json
+    Raises:
+        Corrupt: The file is not JSON.
+
+    Example:
+        >>> json
+        json
     """
 
     name = "json"

@@ -19,14 +19,19 @@ GIVEN = "<bytes>"
 class File:
     """A file that has been listed and not been read.
 
-    `size` is in bytes and `mtime_ns` in nanoseconds since 1970, both None if nobody looked. A reader compares them
-    with what it finds, so a file that changes between listing and reading is an error. `store` says where the file
-    is: None is the local disk. Files of other stores may have an `etag` instead of a time.
+    Treat it as immutable. It is a plain class because a frozen one takes five times as long to make. A reader
+    compares size and version with what it finds, so a file that changes between listing and reading is an error.
 
-    Treat it as immutable. It is a plain class because a frozen one takes five times as long to make.
+    Args:
+        path: Where the file is.
+        size: Bytes; None if nobody looked.
+        mtime_ns: When it was last written to, in nanoseconds since 1970; None if nobody looked.
+        etag: The version instead of a time, for files of stores that have one.
+        store: Where the file is; None is the local disk.
 
-    >>> File("a.npy", 17)
-    File('a.npy', 17 bytes)
+    Example:
+        >>> File("a.npy", 17)
+        File('a.npy', 17 bytes)
     """
 
     __slots__ = ("path", "size", "store", "version")

@@ -1,0 +1,347 @@
+"""The part of `Pipeline` that calls functions: decoders, and functions of the user."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, overload
+
+from asyncfeed.batching import Batching, Unknown
+from asyncfeed.stages.filter import Filter
+from asyncfeed.stages.flat_map import FlatMap
+from asyncfeed.stages.interleave import Interleave
+from asyncfeed.stages.load import Load
+from asyncfeed.stages.map import Map, On
+from asyncfeed.stages.steps import Concurrency, OnError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from asyncfeed.formats.base import Decoder
+    from asyncfeed.pipeline import Pipeline
+    from asyncfeed.reading.file import File
+
+T_co = TypeVar("T_co", covariant=True)
+U = TypeVar("U")
+K = TypeVar("K")
+
+
+class Calling(Batching[T_co]):
+    """The part of `Pipeline` that reads files and calls functions."""
+
+    __slots__ = ()
+
+    @overload
+    def load(
+        self: Calling[Unknown], decoder: Decoder[Any] | Callable[[bytes], Any], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[Any]: ...  # fmt: skip
+    @overload
+    def load(
+        self: Calling[File], decoder: Decoder[U], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def load(
+        self: Calling[File], decoder: Callable[[bytes], Awaitable[U]], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def load(
+        self: Calling[File], decoder: Callable[[bytes], U], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def load(
+        self: Calling[dict[K, Any]], decoder: Decoder[Any] | Callable[[bytes], Any], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[dict[K, Any]]: ...  # fmt: skip
+    @overload
+    def load(
+        self, decoder: Decoder[Any] | Callable[[bytes], Any], *,
+        concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[Any]: ...  # fmt: skip
+    def load(
+        self,
+        decoder: Decoder[Any] | Callable[[bytes], Any],
+        *,
+        concurrency: Concurrency = "auto",
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+    ) -> Pipeline[Any]:
+        """Read each `File` in the items and decode it, with many reads in flight.
+
+        In a tree of files every file is loaded. A leaf that is not a file stays as it is.
+
+        Args:
+            decoder: A decoder (`npy`, `npz`, `raw(...)`, `text`, `json`), or a function of the bytes. A sync
+                function runs on threads, an async one on the loop.
+            concurrency: Number of reads at a time. "auto" finds it.
+            ordered: False hands results on as they come.
+            on_error: "raise" ends the run at an item that fails, "skip" leaves the item out. See `map`.
+            skip_limit: Number of items that may be left out, or a rate if it is below 1. It counts over the whole
+                run, all epochs together.
+
+        Raises:
+            Exception: While the pipeline runs, the exception of the read or of the decoder, with a note that names
+                the file.
+
+        Order:
+            That of the items, unless `ordered=False`.
+
+        Memory:
+            An item is counted with the file's size before it is read. With `npy`, `raw(...)` and uncompressed
+            `npz`, files are read straight into the `batch` that follows (and its `pad`, except for `npz`), and no
+            sample exists on its own. `take`, `skip`, `repeat` and `prefetch` may stand between. A stage that needs
+            the samples, such as `map`, ends that, and so do `on_error="skip"` and `ordered=False`.
+
+        Example:
+            >>> import asyncfeed as af, pathlib, tempfile
+            >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+            >>> _ = path.write_text("hello")
+            >>> list(af.files(str(path)).load(af.text))
+            ['hello']
+        """
+        return self._pipeline.then(
+            Load(decoder, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
+        )
+
+    @overload
+    def map(
+        self, fn: Callable[[T_co], Awaitable[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        rng: Literal[False] = ..., seed: int = ..., on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T_co], U], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        rng: Literal[False] = ..., seed: int = ..., on_error: OnError = ..., skip_limit: float | None = ...,
+        on: On = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T_co, np.random.Generator], Awaitable[U]], *, concurrency: Concurrency = ...,
+        ordered: bool = ..., rng: Literal[True], seed: int = ..., on_error: OnError = ...,
+        skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T_co, np.random.Generator], U], *, concurrency: Concurrency = ...,
+        ordered: bool = ..., rng: Literal[True], seed: int = ..., on_error: OnError = ...,
+        skip_limit: float | None = ..., on: On = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        concurrency: Concurrency = "auto",
+        ordered: bool = True,
+        rng: bool = False,
+        seed: int = 0,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+        on: On = "thread",
+    ) -> Pipeline[Any]:
+        """Replace each item by `fn(item)`; a sync function runs on threads, an async one on the loop.
+
+        Args:
+            fn: A function of the item, and of a random generator if `rng=True`.
+            concurrency: Number of calls at a time. "auto" finds it. For `on="process"` it is the number of
+                processes, and "auto" is one for each core.
+            ordered: False hands results on as they come.
+            rng: True calls `fn` with the item and a `numpy.random.Generator` made from (seed, epoch, ordinal). The
+                numbers are the same at any concurrency.
+            seed: The seed of these generators.
+            on_error: "raise" ends the run at an item that fails, with its own exception. "skip" leaves the item
+                out.
+            skip_limit: Number of items that "skip" may leave out, or a rate if it is below 1. It counts over the
+                whole run, all epochs together.
+            on: "thread", or "process" for a sync function that computes in Python, which threads do one at a time.
+
+        Raises:
+            Exception: While the pipeline runs, the exception of `fn`, after all items before it. From a process,
+                its cause is the traceback there, as text.
+            RuntimeError: A process died at this item.
+
+        Order:
+            That of the items at any `concurrency`, unless `ordered=False`. Processes change neither order nor
+            random numbers.
+
+        Memory:
+            Beside `memory_limit`, each process holds one group of items (10 ms of work, or 1 MB) and its results.
+
+        Processes:
+            A function at the top level of a module is imported in the process. Any other function (a lambda, one
+            of a notebook or of the main script) is sent by value, with the variables it uses. That needs `pip
+            install cloudpickle`. Without it, a main script that holds the function needs `if __name__ ==
+            "__main__":`.
+
+            Items and results are pickled, except arrays. Arrays go through shared memory, with a copy each way,
+            and may be kept and written to. Numerical libraries in the processes share the cores, unless
+            `OMP_NUM_THREADS` or the like is set.
+
+            Processes start when the first items come. That takes 0.2 s and the import of the function's module.
+            After the run they are kept for the next run of the same function, for up to five minutes, at most two
+            for each core. The next run sends the function again; the module's variables are as the last run left
+            them, as on threads. A process is not used again if a file it imported, the environment or the working
+            directory has changed. A process whose function hangs is killed after the `grace`.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> list(af.items(range(4)).map(lambda x: x * x))
+            [0, 1, 4, 9]
+            >>> import math
+            >>> list(af.items([1, 4, 9]).map(math.sqrt, on="process", concurrency=1))
+            [1.0, 2.0, 3.0]
+        """
+        return self._pipeline.then(
+            Map(
+                fn, concurrency=concurrency, ordered=ordered, rng=rng, seed=seed,
+                on_error=on_error, skip_limit=skip_limit, on=on,
+            )
+        )  # fmt: skip
+
+    @overload
+    def filter(
+        self, fn: Callable[[T_co], TypeGuard[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def filter(
+        self, fn: Callable[[T_co], object], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[T_co]: ...  # fmt: skip
+    def filter(
+        self,
+        fn: Callable[[T_co], object],
+        *,
+        concurrency: Concurrency = "auto",
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+    ) -> Pipeline[Any]:
+        """Keep the items for which `fn(item)` is true.
+
+        Args:
+            fn: A function of the item, sync or async.
+            concurrency: Number of calls at a time. "auto" finds it.
+            ordered: False hands items on as they come.
+            on_error: "raise" or "skip", as for `map`.
+            skip_limit: Number of items that "skip" may leave out, as for `map`. It counts over the whole run, all
+                epochs together.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> list(af.items(range(5)).filter(lambda x: x % 2))
+            [1, 3]
+        """
+        return self._pipeline.then(
+            Filter(fn, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
+        )
+
+    @overload
+    def flat_map(
+        self, fn: Callable[[T_co], AsyncIterable[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def flat_map(
+        self, fn: Callable[[T_co], Iterable[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def flat_map(
+        self, fn: Callable[[T_co], Awaitable[Iterable[U]]], *, concurrency: Concurrency = ...,
+        ordered: bool = ..., on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    def flat_map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        concurrency: Concurrency = "auto",
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+    ) -> Pipeline[Any]:
+        """Replace each item by the elements of `fn(item)`, as they come.
+
+        Args:
+            fn: A function of the item that returns an iterable or an async iterable. It may be async, and a
+                decoder such as `lines`.
+            concurrency: Number of items that are open at a time. "auto" finds it.
+            ordered: False hands elements on as they come.
+            on_error: "raise" or "skip", as for `map`.
+            skip_limit: Number of items that "skip" may leave out, as for `map`. It counts over the whole run, all
+                epochs together.
+
+        Memory:
+            The first open item in order streams. Each of the others gathers a bounded number of elements.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> list(af.items([1, 2, 3]).flat_map(range))
+            [0, 0, 1, 0, 1, 2]
+        """
+        return self._pipeline.then(
+            FlatMap(fn, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
+        )
+
+    @overload
+    def interleave(
+        self, fn: Callable[[T_co], AsyncIterable[U]], *, cycle: int, block: int = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def interleave(
+        self, fn: Callable[[T_co], Iterable[U]], *, cycle: int, block: int = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def interleave(
+        self, fn: Callable[[T_co], Awaitable[Iterable[U]]], *, cycle: int, block: int = ...,
+        on_error: OnError = ..., skip_limit: float | None = ...,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    def interleave(
+        self,
+        fn: Callable[[T_co], Any],
+        *,
+        cycle: int,
+        block: int = 1,
+        on_error: OnError = "raise",
+        skip_limit: float | None = None,
+    ) -> Pipeline[Any]:
+        """Replace each item by the elements of `fn(item)`, taking turns between `cycle` items.
+
+        As TensorFlow's `interleave`: shards are read side by side, so their samples mix.
+
+        Args:
+            fn: A function of the item that returns its elements, as for `flat_map`.
+            cycle: Number of items that take turns.
+            block: Number of elements of a turn.
+            on_error: "raise" or "skip", as for `map`.
+            skip_limit: Number of items that "skip" may leave out, as for `map`. It counts over the whole run, all
+                epochs together.
+
+        Raises:
+            Exception: While the pipeline runs, the exception of `fn`, after all elements before it in this order.
+
+        Order:
+            The same at any speed. An item with no more elements ends its turn. The next item takes its place when
+            the turn comes to it again.
+
+        Memory:
+            `cycle` items are open and two are opened ahead. Each holds a bounded number of elements.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> list(af.items(["abc", "de", "fgh"]).interleave(list, cycle=2))
+            ['a', 'd', 'b', 'e', 'c', 'f', 'g', 'h']
+        """
+        return self._pipeline.then(
+            Interleave(fn, cycle=cycle, block=block, on_error=on_error, skip_limit=skip_limit)
+        )
