@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from asyncfeed.errors import ClosedError
+from asyncfeed.feed import session_of
 
 if TYPE_CHECKING:
     from asyncfeed.feed import Feed
@@ -55,7 +56,7 @@ class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     def _begin(self) -> None:
         """Raise if the epoch was over before anybody drew from it: to deliver nothing would hide a mistake."""
-        if self._epochs._place > self._place:  # noqa: SLF001 - the other half of this class
+        if self._epochs.place > self._place:
             raise ClosedError(
                 f"epoch {self.number} is over: an epoch ends when the next one is asked for, as list(epochs) does "
                 "at once. Draw from each when it comes: `for epoch in pipeline.epochs(n): for batch in epoch: ...`"
@@ -86,11 +87,12 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
 
     def __init__(self, feed: Feed[T_co], count: int | None, start: int, length: int | None) -> None:
         self.feed = feed
+        self._session = session_of(feed)
         self._count = count
         self._start = start
         self._length = length
         self._begun = 0
-        self._place = -1
+        self.place = -1
         """The place of the epoch that was asked for last, or the count if the one after the last was."""
 
     def __iter__(self) -> Self:
@@ -99,15 +101,15 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
 
     def __next__(self) -> Epoch[T_co]:
         """Leave the epoch before, whatever is left of it, and return the next one."""
-        place = self._place = self._begun
+        place = self.place = self._begun
         if place == self._count:
-            if self.feed._run is not None:  # noqa: SLF001 - the other half of this class
-                self.feed._go_to_epoch(place)  # noqa: SLF001
-            self.feed._stop("all epochs are over")  # noqa: SLF001 - as below; a coordinator goes on
+            if self._session.run is not None:
+                self._session.go_to_epoch(place)
+            self._session.stop("all epochs are over")  # a coordinator goes on
             raise StopIteration
         self._begun += 1
         if place:
-            self.feed._go_to_epoch(place)  # noqa: SLF001 - the other half of this class
+            self._session.go_to_epoch(place)
         return Epoch(self, place, self._start + place, self._length)
 
     def __aiter__(self) -> Self:

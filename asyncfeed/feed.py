@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import weakref
 from collections.abc import AsyncIterator, Iterator
-from contextvars import copy_context
-from functools import partial
-from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
-from asyncfeed.engine.coroutines import refuse_coroutine, report_held_up
+from asyncfeed.engine.coroutines import refuse_coroutine
 from asyncfeed.engine.failed import Failed
-from asyncfeed.engine.ready import get_ready, is_ready
 from asyncfeed.errors import ClosedError, Failure
-from asyncfeed.machine import default_memory_limit
+from asyncfeed.session import Session, forked
 from asyncfeed.stats import FeedStats
 
 if TYPE_CHECKING:
-    from asyncfeed.coordinator import Tie
-    from asyncfeed.engine.driver import Driver
     from asyncfeed.engine.outlet import Outlet
     from asyncfeed.engine.run import Run
     from asyncfeed.pipeline import Pipeline
@@ -62,132 +54,17 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         [[0, 1], [2, 3], [4]]
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline[T_co],
-        *,
-        memory_limit: int | None,
-        grace: float,
-        epoch: int = 0,
-        by_epoch: bool = False,
-        coord: Any = None,
-    ) -> None:
-        self.pipeline = pipeline
-        self._epoch = epoch
-        self._by_epoch = by_epoch
-        self._first = 0
-        """The epoch to begin with, if those before were left before the run had begun."""
-        self._context = copy_context()
-        self._memory_limit = memory_limit
-        self._grace = grace
-        self._run: Run | None = None
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._drawn: Run | None = None
-        """The same, once a thread has drawn from it."""
-        self._driver: Driver | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._starting = threading.Lock()
-        self._stopped: str | None = None
-        self._tie: Tie | None = None
-        if coord is not None:
-            from asyncfeed.coordinator import Tie  # noqa: PLC0415 - few feeds have one
+        """The run, once a thread has drawn from it."""
+        self._awaited: Run | None = None
+        """The run, once a task has drawn from it."""
 
-            self._tie = Tie(coord, weakref.WeakMethod(self._stop))
-            self._tie.watch(self)
-
-    # -- starting
-
-    def _begin(self) -> Run:
-        """Start on a background thread, where that has not happened."""
-        from asyncfeed.engine.driver import Driver  # noqa: PLC0415
-        from asyncfeed.engine.loops import new_event_loop  # noqa: PLC0415 - see engine/ready.py
-
-        with self._starting:
-            if self._run is None:
-                self._check_open()
-                loop = new_event_loop()
-                try:
-                    self._run = self._new_run(loop)
-                except BaseException:
-                    loop.close()
-                    raise
-                self._driver = Driver(self._run)
-                self._driver.start()
-                if self._tie is not None:
-                    self._tie.joins(self._driver.thread)
-        self._check_run(self._run)
-        if self._driver is None:
-            raise ClosedError("this feed runs on an event loop: draw from it with `async for`, on that loop")
-        return self._run
-
-    def _begin_here(self) -> Run:
-        """Do the same, and let `__next__` block this thread, as a framework's dataset does in a coroutine, too."""
-        self._drawn = run = self._begin()
-        return run
-
-    async def _begin_async(self) -> Run:
-        """Start on the running loop, where that has not happened."""
-        loop = asyncio.get_running_loop()
-        if not is_ready():
-            await get_ready()
-        with self._starting:
-            if self._run is None:
-                self._check_open()
-                self._run = self._new_run(loop, driven=False)
-                self._task = self._run.begin()
-                if self._tie is not None:
-                    self._tie.joins(self._task)
-        self._check_run(self._run)
-        if self._driver is not None:
-            raise ClosedError(
-                "this feed was begun by a plain `with`, `for` or `next`, and runs on a background thread: write "
-                "`async with` and `async for`, or draw from it on a thread"
-            )
-        if self._run.loop is not loop:
-            raise ClosedError("this feed runs on another event loop: draw from it there")
-        return self._run
-
-    def _check_open(self) -> None:
-        if self._stopped is not None:
-            raise self._with_cause(ClosedError(f"the feed was stopped: {self._stopped}"))
-
-    def _with_cause(self, error: ClosedError) -> ClosedError:
-        """Name what a coordinator was told as the cause of what it caused here."""
-        if self._tie is not None:
-            error.__cause__ = self._tie.cause()
-        return error
-
-    def _check_run(self, run: Run) -> None:
-        if run.forked:
-            _forked()
-        # `stop` takes no lock, so that a signal handler may call it: it may just have missed the run.
-        if self._stopped is not None:
-            run.request_stop(self._stopped)
-
-    def _limit(self) -> int:
-        """Return the memory limit; the default is looked up when it is needed, because that reads files."""
-        if self._memory_limit is None:
-            self._memory_limit = default_memory_limit()
-        return self._memory_limit
-
-    def _new_run(self, loop: asyncio.AbstractEventLoop, *, driven: bool = True) -> Run:
-        from asyncfeed.engine.run import Run  # noqa: PLC0415 - see engine/ready.py
-
-        run = Run(
-            self.pipeline,
-            loop=loop,
-            memory_limit=self._limit(),
-            grace=self._grace,
-            epoch=self._epoch,
-            by_epoch=self._by_epoch,
-            context=self._context,
-        )
-        if self._first:
-            run.go_to_epoch(self._first)
-        # Neither the tasks nor the threads hold the feed, so this is called when the user lets go of it.
-        run.watch(self, partial(_let_go, run, self._tie), driven=driven)
-        if self._tie is not None:
-            run.outlet.over.add_done_callback(partial(_over, self._tie, run.outlet))
-        return run
+    @property
+    def pipeline(self) -> Pipeline[T_co]:
+        """The pipeline that was opened."""
+        return self._session.pipeline
 
     # -- drawing
 
@@ -200,42 +77,23 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         """Return the next batch, or that of an epoch; waits for it, and Ctrl-C interrupts the wait."""
         run = self._drawn
         if run is None:
-            if self._task is None and self._stopped is None:
+            if self._session.may_refuse:
                 refuse_coroutine()
-            run = self._begin_here()
+            run = self._drawn = self._session.begin_here()
         if run.forked:
-            _forked()
+            forked()
         try:
             batch: T_co = run.outlet.take(epoch)
         except Failed:
             pass
         except ClosedError as closed:
-            self._with_cause(closed)
+            self._session.with_cause(closed)
             raise
         else:
             return batch
         finally:
             del self  # an exception keeps this frame: it would keep the feed, and with it the run
         _raise(run.outlet)
-
-    def _take_ready(self, most: int, nbytes: int) -> list[T_co]:
-        """Return what is ready of a running feed without waiting, for a bridge: see `Outlet.take_ready`."""
-        run = self._run
-        return [] if run is None or run.forked else run.outlet.take_ready(most, nbytes)
-
-    def _outlet(self) -> Outlet | None:
-        """Return where a running feed is drawn from, for a bridge."""
-        return None if self._run is None else self._run.outlet
-
-    def _trainer_ended(self) -> None:
-        """Note that the trainer behind a bridge is done: see `Outlet.end_seen`."""
-        if self._run is not None:
-            self._run.outlet.end_seen()
-
-    def _note_slow(self, reason: str) -> None:
-        """Count a slower way that a bridge takes, for `stats`."""
-        if self._run is not None:
-            self._run.crossings.note(reason)
 
     def __aiter__(self) -> Self:
         """Return the feed itself: iterating goes on where it stands."""
@@ -246,30 +104,23 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
         Cancelling the wait loses nothing.
         """
-        run = self._run
-        if run is None or self._task is None or run.loop is not asyncio.get_running_loop():
-            run = await self._begin_async()
+        run = self._awaited
+        if run is None or run.loop is not asyncio.get_running_loop():
+            run = self._awaited = await self._session.begin_async()
         if run.forked:
-            _forked()
+            forked()
         try:
             batch: T_co = await run.outlet.take_async(epoch)
         except Failed:
             pass
         except ClosedError as closed:
-            self._with_cause(closed)
+            self._session.with_cause(closed)
             raise
         else:
             return batch
         finally:
             del self  # an exception keeps this frame: it would keep the feed, and with it the run
         _raise(run.outlet)
-
-    def _go_to_epoch(self, epoch: int) -> None:
-        """Let `__next__` and `__anext__` give out nothing more of earlier epochs."""
-        if self._run is None:
-            self._first = epoch
-        elif not self._run.forked:
-            self._run.go_to_epoch(epoch)
 
     # -- stopping
 
@@ -281,56 +132,22 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         Args:
             reason: The text of the `ClosedError` that drawing then raises. The first reason given counts.
         """
-        try:
-            if self._tie is not None:
-                self._tie.stopped(running=self._run is not None)
-        finally:
-            self._stop(reason)
-
-    def _stop(self, reason: str) -> None:
-        if self._stopped is None:
-            self._stopped = reason
-        if self._run is not None:
-            self._run.request_stop(reason)
+        self._session.stop_all(reason)
 
     def close(self) -> None:
         """Stop and wait until everything is closed; a function that hangs is waited for `grace` seconds.
 
         A feed that runs on an event loop is only stopped: `aclose` waits for it.
         """
-        self._leave()
-        if self._run is None or self._run.forked:
-            return
-        if self._driver is not None:
-            started = monotonic()
-            self._driver.join()
-            report_held_up(monotonic() - started)
-        self._run.outlet.clear()
-
-    def _leave(self) -> None:
-        if self._tie is not None:
-            self._tie.release()
-        self._stop("the feed was closed")
+        self._session.close()
 
     async def aclose(self) -> None:
         """Stop and wait until everything is closed, on the loop of the feed."""
-        self._leave()
-        run, task = self._run, self._task
-        if run is None or run.forked:
-            return
-        if self._driver is not None:
-            await self._driver.join_async()
-            run.outlet.clear()
-        elif task is not None and run.loop is asyncio.get_running_loop():
-            from asyncfeed.tasks import ended  # noqa: PLC0415 - see engine/ready.py
-
-            run.outlet.finish(stopped="the feed was closed")
-            await ended(task, self._grace + 1.0)
-            run.outlet.clear()
+        await self._session.aclose()
 
     def __enter__(self) -> Self:
         """Start on a background thread."""
-        self._begin()
+        self._session.begin()
         return self
 
     def __exit__(
@@ -341,7 +158,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     async def __aenter__(self) -> Self:
         """Start on the running loop."""
-        await self._begin_async()
+        await self._session.begin_async()
         return self
 
     async def __aexit__(
@@ -367,7 +184,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         )
 
     def __repr__(self) -> str:
-        run, stopped = self._run, self._stopped
+        run, stopped = self._session.run, self._session.stopped
         if run is not None:
             stopped = run.outlet.stopped or stopped
         if self.failure is not None:
@@ -383,38 +200,30 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     @property
     def failure(self) -> Failure | None:
         """The item that ended the run: its exception, stage, key, ordinal and epoch; None where none did."""
-        return None if self._run is None else self._run.outlet.failure
+        outlet = self._session.outlet
+        return None if outlet is None else outlet.failure
 
     @property
     def skipped(self) -> list[Failure]:
         """The items that `on_error="skip"` left out; the first thousand, `stats().skipped` counts all."""
-        return [] if self._run is None else list(self._run.failures)
+        run = self._session.run
+        return [] if run is None else list(run.failures)
 
     def stats(self) -> FeedStats:
         """Return what has happened so far: items, bytes, times in seconds, memory in bytes."""
-        run = self._run
+        run = self._session.run
         if run is None:
-            return FeedStats(0, 0, 0.0, 0.0, 0.0, 0, 0, 0, self._limit())
+            return FeedStats(0, 0, 0.0, 0.0, 0.0, 0, 0, 0, self._session.limit())
         return run.stats()
 
     def explain(self) -> str:
         """Return how the pipeline runs: its stages, what bounds each, and the memory budget."""
-        return self.pipeline.explain(memory_limit=self._limit())
+        return self.pipeline.explain(memory_limit=self._session.limit())
 
 
-def _let_go(run: Run, tie: Tie | None) -> None:
-    """Stop the run of a feed that is gone; its coordinator is not asked to stop with it."""
-    if tie is not None:
-        tie.release()
-    run.request_stop("nobody holds the feed any more")
-
-
-def _over(tie: Tie, outlet: Outlet, _: object) -> None:
-    failure = outlet.failure
-    if failure is None:
-        tie.over(None, None, stopped=outlet.stopped is not None)
-    else:
-        tie.over(failure.error, failure.traceback, stopped=False)
+def session_of(feed: Feed[Any]) -> Session:
+    """Return what runs a feed, for `Epochs` and the bridges."""
+    return feed._session  # noqa: SLF001 - users see the feed alone
 
 
 def _raise(outlet: Outlet) -> NoReturn:
@@ -426,9 +235,3 @@ def _raise(outlet: Outlet) -> NoReturn:
         raise error.with_traceback(failure.traceback)
     finally:
         del error, failure, outlet  # the frames in the traceback would hold them, and they it
-
-
-def _forked() -> NoReturn:
-    raise ClosedError(
-        "this feed was opened before a fork, and its threads did not come along: open one in the new process"
-    )

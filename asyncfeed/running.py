@@ -56,11 +56,12 @@ class Running(Description, Generic[T_co]):
             (0, 1)
         """
         from asyncfeed.feed import Feed  # noqa: PLC0415 - the description does not need the engine
+        from asyncfeed.session import Session  # noqa: PLC0415
 
         limit = _checked_limit("open", memory_limit, grace, coord)
         epoch = _checked_epoch("open", "epoch", epoch)
         self.source.claim()
-        return Feed(self._pipeline, memory_limit=limit, grace=grace, epoch=epoch, coord=coord)
+        return Feed(Session(self._pipeline, memory_limit=limit, grace=grace, epoch=epoch, coord=coord))
 
     def epochs(
         self,
@@ -103,13 +104,14 @@ class Running(Description, Generic[T_co]):
         """
         from asyncfeed.epochs import Epochs  # noqa: PLC0415 - the description does not need the engine
         from asyncfeed.feed import Feed  # noqa: PLC0415
+        from asyncfeed.session import Session  # noqa: PLC0415
 
         limit = _checked_limit("epochs", memory_limit, grace, coord)
         start = _checked_epoch("epochs", "start", start)
         passes = self._pipeline.repeat(count)
         self.source.claim()
-        feed = Feed(passes, memory_limit=limit, grace=grace, epoch=start, by_epoch=True, coord=coord)
-        return Epochs(feed, count, start, self.size())
+        session = Session(passes, memory_limit=limit, grace=grace, epoch=start, by_epoch=True, coord=coord)
+        return Epochs(Feed(session), count, start, self.size())
 
     def __iter__(self) -> Iterator[T_co]:
         """Run once, on a background thread; letting go of the iterator stops it.

@@ -20,7 +20,7 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 LAYERS = (
     {"__init__", "cli", "testing"},
     {"bridges", "combine", "sources", "tables"},
-    {"pipeline", "batching", "calling", "description", "epochs", "outputs", "feed", "running"},
+    {"pipeline", "batching", "calling", "description", "epochs", "outputs", "feed", "running", "session"},
     {"engine"},
     {"stages"},
     {"stacking"},
@@ -32,11 +32,11 @@ RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.
 BESIDE = {"queues", "coordinator", "threadsafety"}
 # (importer, imported) allowed inside a function only: the descriptions know nothing of what runs them.
-LAZY_ONLY = {("running", "feed"), ("running", "epochs")}
+LAZY_ONLY = {("running", "feed"), ("running", "epochs"), ("running", "session")}
 # Allowed against the order, inside a function: `to_tf` is a method for its user's sake.
 LAZY_UP = {("outputs", "bridges")}
 # Allowed inside a function: a feed that is opened with a coordinator is tied to it, and so is a queue runner.
-LAZY_BESIDE = {("feed", "coordinator"), ("bridges", "coordinator")}
+LAZY_BESIDE = {("session", "coordinator"), ("bridges", "coordinator")}
 
 # What of `stages` others may know: what a stage is, how it runs, and what all stages of a description say together.
 SEEN_STAGES = {"asyncfeed.stages", "asyncfeed.stages.base", "asyncfeed.stages.steps", "asyncfeed.stages.together"}
@@ -84,6 +84,10 @@ CALLS = {
     "ProcessPoolExecutor": (),
     "fork": (),
 }
+# Whose private names may be used: one's own, a documented one of Python's, and one in the file of its class.
+OWNERS = {"self", "cls"}
+PYTHONS = {"asyncio", "sys", "os", "threading"}
+OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 # These make a task of a coroutine they are given, which nobody would end.
 MAKES_TASKS = {"shield", "gather", "wait_for"}
 MAX_LINES = 450
@@ -252,6 +256,40 @@ def construct_faults(source: str, name: str) -> list[str]:
                 if argument != "0":
                     faults.append(f"{where} asyncio.sleep({argument})")
     return faults
+
+
+def private_faults(source: str, name: str) -> list[str]:
+    """Return where `source` uses a private name of an object whose class stands in another file."""
+    tree = ast.parse(source)
+    own = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+            own.add(each.attr)
+        elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            own.add(each.target.id)
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            own.add(each.value)  # in `__slots__`
+    return [
+        f"{name}:{each.lineno} {ast.unparse(each)} is another's private name"
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Attribute)
+        and each.attr.startswith("_")
+        and not each.attr.endswith("__")
+        and not (isinstance(each.value, ast.Name) and each.value.id in OWNERS | PYTHONS)
+        and each.attr not in own | OF_NAMED_TUPLES
+    ]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_private_names_stay_in_their_file(name: str) -> None:
+    assert private_faults(FILES[name].read_text(encoding="utf-8"), name) == []
+
+
+def test_a_private_name_of_another_file_is_found() -> None:
+    assert private_faults("feed._run.outlet", "bridges/x.py") == [
+        "bridges/x.py:1 feed._run is another's private name"
+    ]
+    assert private_faults("class A:\n def f(self, o):\n  return o._x == self._y\n def _x(self): ...", "a.py") == []
 
 
 @pytest.mark.parametrize("name", FILES)

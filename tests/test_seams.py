@@ -12,7 +12,7 @@ FILES = {path.relative_to(TESTS).as_posix(): path for path in sorted(TESTS.rglob
 SEAM = "engine/inside.py"
 
 PRIVATE = re.compile(r"(?<=[\w\])])(?<!\bself)(?<!\bcls)\.(_(?!_)\w+)")
-ENGINE = re.compile(r"(?:from|import) asyncfeed\.engine\b|[\"']asyncfeed\.(?:engine\.|feed\.)\w+")
+ENGINE = re.compile(r"(?:from|import) asyncfeed\.engine\b|[\"']asyncfeed\.(?:engine\.|session\.)\w+")
 # Names of Python, NumPy and namedtuples that begin with an underscore.
 OTHERS = {
     "_PyTask", "_args_from_interpreter_flags", "_asdict", "_current_frames", "_exit", "_log_destroy_pending", "_mmap",
@@ -71,7 +71,7 @@ def test_every_exception_is_needed() -> None:
         "from asyncfeed.engine.outlet import Outlet",
         "import asyncfeed.engine.run",
         'monkeypatch.setattr("asyncfeed.engine.kept.EXIT_SECONDS", 0)',
-        'mock.patch("asyncfeed.feed.is_ready")',
+        'mock.patch("asyncfeed.session.is_ready")',
     ],
 )
 def test_a_look_inside_is_found(source: str) -> None:

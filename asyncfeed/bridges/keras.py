@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from asyncfeed.bridges.offer import Offer
+from asyncfeed.bridges.offer import Offer, OpenRun
 from asyncfeed.errors import PipelineError
 from asyncfeed.stacking.foreign import is_foreign, to_array
 from asyncfeed.trees import map_leaves
@@ -27,8 +27,6 @@ from asyncfeed.trees import map_leaves
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from asyncfeed.engine.outlet import Outlet
-    from asyncfeed.errors import Failure
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.sizes import Size
@@ -39,15 +37,16 @@ AHEAD = 4
 END: Any = object()
 
 
-class Attempt:
+class Attempt(OpenRun):
     """A run that Keras may only build its model with; then the next pass goes on with it, from its first batch.
 
     A bridge that lets go of it may be in the middle of drawing, on a thread of its own: what is drawn for nobody
-    is kept for whoever comes next. To that bridge this stands for the feed.
+    is kept for whoever comes next. To that bridge this is the run.
     """
 
-    def __init__(self, feed: Feed[Any], items: Iterator[Any]) -> None:
-        self.feed = feed
+    def __init__(self, run: OpenRun, items: Iterator[Any]) -> None:
+        super().__init__(run.feed)
+        self.run = run
         self.drawn = 0
         self._items = items
         self._lock = threading.Lock()
@@ -79,24 +78,17 @@ class Attempt:
             yield item
             del item
 
-    @property
-    def failure(self) -> Failure | None:
-        """The failure of the feed."""
-        return self.feed.failure
-
     def stop(self, reason: str) -> None:
-        """Stop the feed, where no other pass can want it; the first bridge lets go."""
+        """Stop the run, where no other pass can want it; the first bridge lets go."""
         self._let_go = True
         if not self._taken_over and (self._decided or self.drawn > AHEAD):
-            self.feed.stop(reason)
-            self._trainer_ended()
+            super().stop(reason)
+            self.trainer_ended()
 
-    def _outlet(self) -> Outlet | None:
-        return self.feed._outlet()  # noqa: SLF001 - for bridges
-
-    def _trainer_ended(self) -> None:
+    def trainer_ended(self) -> None:
+        """Note that the trainer is done, where no other pass can want the run."""
         if not self._taken_over and (self._decided or self.drawn > AHEAD):
-            self.feed._trainer_ended()  # noqa: SLF001 - for bridges
+            super().trainer_ended()
 
     def take_over(self) -> bool:
         """Keep the run for another pass; return whether all that was drawn is still there."""
@@ -144,16 +136,16 @@ class Passes(Offer):
         self._asked = False
         self._decide()
 
-    def open(self) -> tuple[Any, Iterator[Any]]:
-        """Return the feed of the next run, and its items from the first."""
+    def open(self) -> tuple[OpenRun, Iterator[Any]]:
+        """Return the next run, and its items from the first."""
         again, self._again = self._again, None
         if again is not None:
-            return again.feed, again.read_again()
-        feed, items = super().open()
+            return again.run, again.read_again()
+        run, items = super().open()
         if not self._tentative:
-            return feed, items
+            return run, items
         self._tentative = False
-        self._attempt = attempt = Attempt(feed, items)
+        self._attempt = attempt = Attempt(run, items)
         return attempt, attempt.read()
 
     def withdraw(self) -> None:
@@ -336,9 +328,9 @@ def _for_jax(leaf: Any) -> Any:
 
 
 def _run(passes: Passes, convert: Callable[[Any], Any]) -> Iterator[Any]:
-    feed, items = passes.open()
+    run, items = passes.open()
     try:
         for item in items:
             yield convert(item)
     finally:
-        feed.stop(LET_GO)
+        run.stop(LET_GO)

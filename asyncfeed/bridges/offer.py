@@ -7,13 +7,54 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncfeed.errors import PipelineError
+from asyncfeed.feed import session_of
 from asyncfeed.sizes import Size, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from asyncfeed.engine.outlet import Outlet
+    from asyncfeed.errors import Failure
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
+
+
+class OpenRun:
+    """The run of one iteration: what a bridge asks of it, and tells it of the trainer, beside its items."""
+
+    def __init__(self, feed: Feed[Any]) -> None:
+        self.feed = feed
+        self._session = session_of(feed)
+
+    @property
+    def failure(self) -> Failure | None:
+        """What ended the run, if an item did."""
+        return self.feed.failure
+
+    @property
+    def outlet(self) -> Outlet | None:
+        """Where the run is drawn from, once it has begun."""
+        return self._session.outlet
+
+    def begin(self) -> None:
+        """Begin now, on a background thread. A coroutine may do so, too: a framework blocks its loop anyhow."""
+        self._session.begin_here()
+
+    def stop(self, reason: str) -> None:
+        """Stop the run, without waiting."""
+        self.feed.stop(reason)
+
+    def take_ready(self, most: int, nbytes: int) -> list[Any]:
+        """Return up to `most` items that are there already, and that weigh up to `nbytes` together."""
+        return self._session.take_ready(most, nbytes)
+
+    def note_slow(self, reason: str) -> None:
+        """Count a slower way that items take, for `stats`."""
+        self._session.note_slow(reason)
+
+    def trainer_ended(self) -> None:
+        """Note that the trainer is done."""
+        self._session.trainer_ended()
 
 
 @dataclass(eq=False, repr=False)
@@ -39,7 +80,7 @@ class Offer:
         """Start the first run now and return its first item; the first iteration goes on with both."""
         feed = self._open()
         self._begun.append((feed, None))
-        feed._begin_here()  # noqa: SLF001 - which `next` refuses in a coroutine; a framework's dataset blocks there anyhow
+        OpenRun(feed).begin()
         try:
             first = next(feed)
         except StopIteration:
@@ -58,16 +99,17 @@ class Offer:
             return None
         return items[1]
 
-    def open(self) -> tuple[Feed[Any], Iterator[Any]]:
-        """Return the feed of the next run, and its items from the first."""
+    def open(self) -> tuple[OpenRun, Iterator[Any]]:
+        """Return the next run, and its items from the first."""
         try:
             feed, first = self._begun.pop()
         except IndexError:
             feed = self._open()
-            return feed, feed
-        if (outlet := feed._outlet()) is not None:  # noqa: SLF001 - for bridges
-            outlet.restart()
-        return feed, itertools.chain(first, feed)
+            return OpenRun(feed), feed
+        run = OpenRun(feed)
+        if run.outlet is not None:
+            run.outlet.restart()
+        return run, itertools.chain(first, feed)
 
     def withdraw(self) -> None:
         """Stop the run that nobody has gone on with."""

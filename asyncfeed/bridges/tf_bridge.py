@@ -182,18 +182,18 @@ class Bridge:
     def _generate(self, token: Any) -> Iterator[Any]:
         offer = self._offer(int(token))
         layout = Layout(offer.signature, offer.method)
-        feed, items = offer.open()
+        run, items = offer.open()
         error: Exception | None = None
         try:
             for item in items:
                 yield layout.arranged(item)
                 del item
         except Exception as raised:  # noqa: BLE001 - it is handed on below
-            error = as_text(raised, feed.failure)
+            error = as_text(raised, run.failure)
         finally:
-            feed.stop(LET_GO)
+            run.stop(LET_GO)
         if error is not None:
-            del offer, layout, feed, items  # the frame is kept with the exception
+            del offer, layout, run, items  # the frame is kept with the exception
             raise error
 
     def _offer(self, token: int) -> Offer:

@@ -19,9 +19,9 @@ from asyncfeed.trees import size_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from asyncfeed.bridges.offer import OpenRun
     from asyncfeed.bridges.tf_layout import Layout
     from asyncfeed.engine.outlet import Outlet
-    from asyncfeed.feed import Feed
 
 SMALL = 1 << 10
 """Bytes. Up to this items cross as one copy, with one operation; larger ones in place if they can, with one call
@@ -39,12 +39,12 @@ KINDS = (ValueError, TypeError, MemoryError, NotImplementedError)
 
 
 class Crossing:
-    """One iteration: a feed, the queue that it is pumped into, and how it ended."""
+    """One iteration: a run, the queue that it is pumped into, and how it ended."""
 
     def __init__(
         self,
         tf: Any,
-        run: tuple[Feed[Any], Iterator[Any]],
+        run: tuple[OpenRun, Iterator[Any]],
         layout: Layout,
         queue: Any,
         free: Callable[[], None],
@@ -67,7 +67,7 @@ class Crossing:
         self._outlet: Outlet | None = None
         self._let_go = self._ended = self._finished = self._refused = False
         self._error: BaseException | None = None
-        self._feed, self._items = run
+        self._run, self._items = run
 
     def start(self, name: str) -> None:
         """Start the thread that fills the queue."""
@@ -85,14 +85,14 @@ class Crossing:
                 return
             group = [item]
             if first:
-                self._outlet = self._feed._outlet()  # noqa: SLF001 - for bridges
+                self._outlet = self._run.outlet
                 if self._outlet is not None:
                     self._outlet.ends_elsewhere = True
             # The first goes at once. Keras' bridge counts what may be on its way to nobody.
             if self._together and not first:
                 each = size_of(item)
                 most, enough = (MOST, MOST * SMALL) if each <= SMALL else (min(FEW, ENOUGH // each), ENOUGH)
-                group += self._feed._take_ready(most - 1, enough - each)  # noqa: SLF001 - for bridges
+                group += self._run.take_ready(most - 1, enough - each)
             first = False
             del item
             yield group
@@ -118,12 +118,12 @@ class Crossing:
                 if stacked is not None:
                     self._enqueue(ops.QueueEnqueueManyV2, handle=self._queue, components=stacked)
                     return
-                self._feed._note_slow("to_tf, one by one: small items that are not alike")  # noqa: SLF001
+                self._run.note_slow("to_tf, one by one: small items that are not alike")
             while len(group) >= LEAST:
                 count = min(FEW, 1 << len(group).bit_length() - 1)  # few functions, as each takes 10 ms to trace
                 if sum(map(size_of, group[:count])) > ENOUGH:
                     # The first was smaller than the others, which nothing counts if the source had them.
-                    self._feed._note_slow("to_tf, one by one: items larger than the first")  # noqa: SLF001
+                    self._run.note_slow("to_tf, one by one: items larger than the first")
                     break
                 try:
                     tensors = [tensor for item in group[:count] for tensor in layout.tensors(item)]
@@ -148,7 +148,7 @@ class Crossing:
             return  # a thread that still waits for data must not take this for the end of it
         if self._outlet is not None:
             self._outlet.hold()  # what is in the queue
-        self._feed.stop(LET_GO)
+        self._run.stop(LET_GO)
         with self._lock:
             if not self._let_go:
                 self._error = error
@@ -170,23 +170,23 @@ class Crossing:
             self._let_go = self._refused = True
             self._refuse()
             tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=True)
-        self._feed.stop(CTRL_C)
-        self._feed._trainer_ended()  # noqa: SLF001 - for bridges
+        self._run.stop(CTRL_C)
+        self._run.trainer_ended()
         self._end(finished=True)
 
     def _is_empty(self) -> bool:
         return int(self._tf.raw_ops.QueueSizeV2(handle=self._queue)) == 0
 
     def finish(self) -> Exception | None:
-        """Stop the feed; return what to raise, where the run failed and the consumer has got all before that.
+        """Stop the run; return what to raise, where the run failed and the consumer has got all before that.
 
         TensorFlow calls again after an error, at the latest when it drops the iterator.
         """
-        self._feed.stop(LET_GO)
-        self._feed._trainer_ended()  # noqa: SLF001 - for bridges
+        self._run.stop(LET_GO)
+        self._run.trainer_ended()
         error, self._error = self._error, None
         if error is not None and self._is_empty():
-            return as_text(error, self._feed.failure)
+            return as_text(error, self._run.failure)
         self._end(finished=True)
         return None
 

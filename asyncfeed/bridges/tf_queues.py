@@ -35,6 +35,7 @@ from asyncfeed.errors import ClosedError, PipelineError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from asyncfeed.bridges.offer import OpenRun
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.sizes import Size
@@ -166,42 +167,40 @@ class Runs:
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
-        self._begun: list[tuple[Feed[Any], Iterator[Any]]] = []
+        self._begun: list[tuple[OpenRun, Iterator[Any]]] = []
 
     def peek(self) -> list[Any]:
         """Begin the first run; return its first item, or nothing where it has none."""
-        feed, items = self._offer.open()
-        feed._begin_here()  # noqa: SLF001 - a coroutine may make a runner: see `Offer.peek`
+        run, items = self._offer.open()
+        run.begin()  # a coroutine may make a runner: see `Offer.peek`
         try:
             first = [next(items)]
         except StopIteration:
             first = []
-        self._begun.append((feed, chain(first, items)))
+        self._begun.append((run, chain(first, items)))
         return first
 
-    def open(self) -> tuple[Feed[Any], Iterator[Any]]:
-        """Return the feed of the next run, and its items from the first."""
+    def open(self) -> tuple[OpenRun, Iterator[Any]]:
+        """Return the next run, and its items from the first."""
         if not self._begun:
             return self._offer.open()
-        feed, items = self._begun.pop()
-        if (outlet := feed._outlet()) is not None:  # noqa: SLF001 - for bridges
-            outlet.restart()
-        return feed, items
+        run, items = self._begun.pop()
+        if run.outlet is not None:
+            run.outlet.restart()
+        return run, items
 
 
 class Filling:
     """One run of a pipeline, put into the queue of one session."""
 
-    def __init__(
-        self, runner: Any, components: Components, run: tuple[Feed[Any], Iterator[Any]], sess: Any
-    ) -> None:
+    def __init__(self, runner: Any, components: Components, run: tuple[OpenRun, Iterator[Any]], sess: Any) -> None:
         import tensorflow as tf
 
         self._ends = (tf.errors.CancelledError, tf.errors.OutOfRangeError)
         self._ignored = (tf.errors.OpError, RuntimeError)
         self._runner = runner
         self._components = components
-        self._feed, self._items = run
+        self._drawn, self._items = run
         self._sess = sess
         self._over = threading.Event()
         self._tie: Any = None
@@ -215,7 +214,7 @@ class Filling:
         self._tie = Tie(coord, weakref.WeakMethod(self._stop))
 
     def _stop(self, reason: str) -> None:
-        self._feed.stop(reason)
+        self._drawn.stop(reason)
         self._over.set()
 
     def fill(self) -> None:
@@ -228,7 +227,7 @@ class Filling:
                 del item  # not to be held while the next one is waited for
             self._run(self._runner.close_op)
         except BaseException as error:
-            if isinstance(error, ClosedError) and self._feed.failure is None:
+            if isinstance(error, ClosedError) and self._drawn.failure is None:
                 return  # asked to stop; at exit, what waits must not take it for the end of the data
             self._report(error)
             self._run(self._runner.close_op)
@@ -238,14 +237,14 @@ class Filling:
             if self._tie is not None:
                 self._tie.release()
             self._over.set()
-            self._feed.close()
+            self._drawn.feed.close()
             del self._items
             self._runner.ended(self._sess)
 
     def _put(self, item: Any) -> bool:
         """Put an item into the queue, waiting while it is full; return False where nobody wants it any more."""
         fed = self._components.feed(item)
-        outlet = self._feed._outlet()  # noqa: SLF001 - for bridges
+        outlet = self._drawn.outlet
         try:
             with nullcontext() if outlet is None else outlet.holding():
                 self._sess.run(self._runner.enqueue_ops[0], fed)

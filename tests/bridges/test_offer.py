@@ -154,8 +154,8 @@ def test_a_limit_is_text_or_a_number() -> None:
     """A wrong one raises where the method is called, and names it."""
     offer = Offer(af.items(range(3)), None, "1.5MB")
     assert offer.memory_limit == 1_500_000
-    feed, _ = offer.open()
-    with feed:
+    run, _ = offer.open()
+    with run.feed as feed:
         assert feed.stats().memory_limit == 1_500_000
     with pytest.raises(af.PipelineError, match="to_keras: memory_limit must be a number of bytes"):
         Offer(af.items(range(3)), None, "1.5 G", "to_keras")

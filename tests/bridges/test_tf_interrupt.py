@@ -55,7 +55,7 @@ def main_waits():
     # All that there was has been taken, and nothing comes: not in an operation of a step of training.
     crossings = list(bridge()._crossings.items())
     done = {number: each for number, each in crossings if not each._ended and not each._finished}
-    taken = {number: each for number, each in done.items() if each._feed.stats().batches == 3}
+    taken = {number: each for number, each in done.items() if each._run.feed.stats().batches == 3}
     return bool(taken) and in_tensorflow() and all(
         pump_waits(number) and int(tf.raw_ops.QueueSizeV2(handle=each._queue)) == 0
         for number, each in taken.items()

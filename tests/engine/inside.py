@@ -33,6 +33,7 @@ from asyncfeed.engine.run import Run
 from asyncfeed.engine.shared import Arena, Failed, RemoteTraceback
 from asyncfeed.engine.threads import Lane, Threads
 from asyncfeed.engine.tuner import Tuner
+from asyncfeed.feed import session_of
 from asyncfeed.stages.steps import Work
 
 __all__ = [
@@ -106,8 +107,8 @@ def cores(count: int) -> Iterator[None]:
 def engine_imported_in(seconds: float) -> Iterator[None]:
     """Let each feed find the engine not imported, and its import take this long on the loop's clock."""
     with (
-        mock.patch("asyncfeed.feed.is_ready", lambda: False),
-        mock.patch("asyncfeed.feed.get_ready", partial(asyncio.sleep, seconds)),
+        mock.patch("asyncfeed.session.is_ready", lambda: False),
+        mock.patch("asyncfeed.session.get_ready", partial(asyncio.sleep, seconds)),
     ):
         yield
 
@@ -122,31 +123,34 @@ def held_up_is_reported_after(seconds: float) -> Iterator[None]:
 # -- a run
 
 
+def _run(feed: af.Feed[Any]) -> Run:
+    run = session_of(feed).run
+    assert run is not None
+    return run
+
+
 def memory_used(feed: af.Feed[Any]) -> int:
     """Return the bytes that a feed is charged with, after what its consumer has just freed is counted."""
-    assert feed._run is not None
-    feed._run.outlet.settle()
-    return feed._run.budget.used
+    run = _run(feed)
+    run.outlet.settle()
+    return run.budget.used
 
 
 def memory_guessed(feed: af.Feed[Any]) -> int:
     """Return how many of the bytes that a feed is charged with are for results of unknown weight."""
-    assert feed._run is not None
-    return feed._run.budget.guessed
+    return _run(feed).budget.guessed
 
 
 @contextmanager
 def handoff_locked(feed: af.Feed[Any]) -> Iterator[None]:
     """Hold the lock under which consumers take items, as the thread that the garbage collector runs on may."""
-    assert feed._run is not None
-    with feed._run.outlet._lock:
+    with _run(feed).outlet._lock:
         yield
 
 
 def limit_threads(feed: af.Feed[Any], limit: Callable[[], int]) -> None:
     """Let the last stage have `limit()` threads whenever one of its workers takes a group of items."""
-    assert feed._run is not None
-    step: Any = feed._run.steps[-1]
+    step: Any = _run(feed).steps[-1]
     take = step._take
 
     def take_limited() -> Any:
@@ -158,7 +162,7 @@ def limit_threads(feed: af.Feed[Any], limit: Callable[[], int]) -> None:
 
 def stopped_at_exit_before_its_start(feed: af.Feed[Any]) -> str | None:
     """Let the interpreter exit when a feed has its run but no thread yet; return why the run then stops."""
-    run = feed._new_run(new_event_loop())
+    run = session_of(feed).new_run(new_event_loop())
     driver = Driver(run)
     driver._at_exit()
     driver.start()
@@ -171,14 +175,14 @@ def stopped_at_exit_before_its_start(feed: af.Feed[Any]) -> str | None:
 
 def take_ready(feed: af.Feed[Any], most: int, nbytes: int) -> list[Any]:
     """Take up to `most` items of `nbytes` together that are ready, as a bridge does to cross with several."""
-    return feed._take_ready(most, nbytes)
+    return session_of(feed).take_ready(most, nbytes)
 
 
 class Bridge:
     """What a bridge tells a running feed about the trainer behind it."""
 
     def __init__(self, feed: af.Feed[Any]) -> None:
-        outlet = feed._outlet()
+        outlet = session_of(feed).outlet
         assert outlet is not None
         outlet.ends_elsewhere = True
         self._outlet = outlet

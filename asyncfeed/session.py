@@ -1,0 +1,264 @@
+"""Session: when the run of a feed begins, and how it ends.
+
+The feed shows a user one pass over a pipeline. Its session is what the parts of this package share of it: `Feed`
+itself, `Epochs`, and the bridges, which get it from `feed.session_of`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from contextvars import copy_context
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from asyncfeed.engine.coroutines import report_held_up
+from asyncfeed.engine.ready import get_ready, is_ready
+from asyncfeed.errors import ClosedError
+from asyncfeed.machine import default_memory_limit
+
+if TYPE_CHECKING:
+    from asyncfeed.coordinator import Tie
+    from asyncfeed.engine.driver import Driver
+    from asyncfeed.engine.outlet import Outlet
+    from asyncfeed.engine.run import Run
+    from asyncfeed.pipeline import Pipeline
+
+
+class Session:
+    """One run of a pipeline, on a background thread or on the caller's loop: whoever draws first decides.
+
+    The tasks and threads of the run do not hold it. So the run stops when nobody holds the session any more.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline[Any],
+        *,
+        memory_limit: int | None,
+        grace: float,
+        epoch: int = 0,
+        by_epoch: bool = False,
+        coord: Any = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.run: Run | None = None
+        """The run, once it has begun."""
+        self.drawn: Run | None = None
+        """The same, once a thread has drawn from it."""
+        self.stopped: str | None = None
+        """Why it was stopped first, if it was."""
+        self._options: dict[str, Any] = {
+            "grace": grace,
+            "epoch": epoch,
+            "by_epoch": by_epoch,
+            "context": copy_context(),
+        }
+        self._first = 0
+        """The epoch to begin with, if those before were left before the run had begun."""
+        self._memory_limit = memory_limit
+        self._grace = grace
+        self._driver: Driver | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._starting = threading.Lock()
+        self._tie: Tie | None = None
+        if coord is not None:
+            from asyncfeed.coordinator import Tie  # noqa: PLC0415 - few feeds have one
+
+            self._tie = Tie(coord, weakref.WeakMethod(self.stop))
+            self._tie.watch(self)
+
+    # -- beginning
+
+    def begin(self) -> Run:
+        """Start on a background thread, where that has not happened."""
+        from asyncfeed.engine.driver import Driver  # noqa: PLC0415
+        from asyncfeed.engine.loops import new_event_loop  # noqa: PLC0415 - see engine/ready.py
+
+        with self._starting:
+            if self.run is None:
+                self._check_open()
+                loop = new_event_loop()
+                try:
+                    self.run = self.new_run(loop)
+                except BaseException:
+                    loop.close()
+                    raise
+                self._driver = Driver(self.run)
+                self._driver.start()
+                if self._tie is not None:
+                    self._tie.joins(self._driver.thread)
+        self._check_run(self.run)
+        if self._driver is None:
+            raise ClosedError("this feed runs on an event loop: draw from it with `async for`, on that loop")
+        return self.run
+
+    def begin_here(self) -> Run:
+        """Do the same, and let drawing block this thread, also in a coroutine, as a framework's dataset does."""
+        self.drawn = run = self.begin()
+        return run
+
+    async def begin_async(self) -> Run:
+        """Start on the running loop, where that has not happened."""
+        loop = asyncio.get_running_loop()
+        if not is_ready():
+            await get_ready()
+        with self._starting:
+            if self.run is None:
+                self._check_open()
+                self.run = self.new_run(loop, driven=False)
+                self._task = self.run.begin()
+                if self._tie is not None:
+                    self._tie.joins(self._task)
+        self._check_run(self.run)
+        if self._driver is not None:
+            raise ClosedError(
+                "this feed was begun by a plain `with`, `for` or `next`, and runs on a background thread: write "
+                "`async with` and `async for`, or draw from it on a thread"
+            )
+        if self.run.loop is not loop:
+            raise ClosedError("this feed runs on another event loop: draw from it there")
+        return self.run
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether a plain `next` in a coroutine is refused: the coroutine has not been warned in another way."""
+        return self.drawn is None and self._task is None and self.stopped is None
+
+    def _check_open(self) -> None:
+        if self.stopped is not None:
+            raise self.with_cause(ClosedError(f"the feed was stopped: {self.stopped}"))
+
+    def with_cause(self, error: ClosedError) -> ClosedError:
+        """Name what a coordinator was told as the cause of what it caused here."""
+        if self._tie is not None:
+            error.__cause__ = self._tie.cause()
+        return error
+
+    def _check_run(self, run: Run) -> None:
+        if run.forked:
+            forked()
+        # `stop` takes no lock, so that a signal handler may call it: it may just have missed the run.
+        if self.stopped is not None:
+            run.request_stop(self.stopped)
+
+    def limit(self) -> int:
+        """Return the memory limit; the default is looked up when it is needed, because that reads files."""
+        if self._memory_limit is None:
+            self._memory_limit = default_memory_limit()
+        return self._memory_limit
+
+    def new_run(self, loop: asyncio.AbstractEventLoop, *, driven: bool = True) -> Run:
+        """Return a run that has not begun."""
+        from asyncfeed.engine.run import Run  # noqa: PLC0415 - see engine/ready.py
+
+        run = Run(self.pipeline, loop=loop, memory_limit=self.limit(), **self._options)
+        if self._first:
+            run.go_to_epoch(self._first)
+        # Neither the tasks nor the threads hold the session, so this is called when the user lets go of it.
+        run.watch(self, partial(_let_go, run, self._tie), driven=driven)
+        if self._tie is not None:
+            run.outlet.over.add_done_callback(partial(_over, self._tie, run.outlet))
+        return run
+
+    # -- what bridges and epochs ask of it while it runs
+
+    @property
+    def outlet(self) -> Outlet | None:
+        """Where the run is drawn from, once it has begun."""
+        return None if self.run is None else self.run.outlet
+
+    def take_ready(self, most: int, nbytes: int) -> list[Any]:
+        """Return what is ready without waiting: see `Outlet.take_ready`."""
+        run = self.run
+        return [] if run is None or run.forked else run.outlet.take_ready(most, nbytes)
+
+    def trainer_ended(self) -> None:
+        """Note that the trainer behind a bridge is done: see `Outlet.end_seen`."""
+        if self.run is not None:
+            self.run.outlet.end_seen()
+
+    def note_slow(self, reason: str) -> None:
+        """Count a slower way that a bridge takes, for `stats`."""
+        if self.run is not None:
+            self.run.crossings.note(reason)
+
+    def go_to_epoch(self, epoch: int) -> None:
+        """Let nothing more of earlier epochs be drawn."""
+        if self.run is None:
+            self._first = epoch
+        elif not self.run.forked:
+            self.run.go_to_epoch(epoch)
+
+    # -- ending
+
+    def stop_all(self, reason: str) -> None:
+        """Stop, and ask the coordinator to stop, too."""
+        try:
+            if self._tie is not None:
+                self._tie.stopped(running=self.run is not None)
+        finally:
+            self.stop(reason)
+
+    def stop(self, reason: str) -> None:
+        """Stop without waiting; from anywhere."""
+        if self.stopped is None:
+            self.stopped = reason
+        if self.run is not None:
+            self.run.request_stop(reason)
+
+    def _leave(self) -> None:
+        if self._tie is not None:
+            self._tie.release()
+        self.stop("the feed was closed")
+
+    def close(self) -> None:
+        """Stop and wait for the background thread, if there is one."""
+        self._leave()
+        if self.run is None or self.run.forked:
+            return
+        if self._driver is not None:
+            started = monotonic()
+            self._driver.join()
+            report_held_up(monotonic() - started)
+        self.run.outlet.clear()
+
+    async def aclose(self) -> None:
+        """Stop and wait, on the loop of the run."""
+        self._leave()
+        run, task = self.run, self._task
+        if run is None or run.forked:
+            return
+        if self._driver is not None:
+            await self._driver.join_async()
+            run.outlet.clear()
+        elif task is not None and run.loop is asyncio.get_running_loop():
+            from asyncfeed.tasks import ended  # noqa: PLC0415 - see engine/ready.py
+
+            run.outlet.finish(stopped="the feed was closed")
+            await ended(task, self._grace + 1.0)
+            run.outlet.clear()
+
+
+def _let_go(run: Run, tie: Tie | None) -> None:
+    """Stop the run of a session that is gone; its coordinator is not asked to stop with it."""
+    if tie is not None:
+        tie.release()
+    run.request_stop("nobody holds the feed any more")
+
+
+def _over(tie: Tie, outlet: Outlet, _: object) -> None:
+    failure = outlet.failure
+    if failure is None:
+        tie.over(None, None, stopped=outlet.stopped is not None)
+    else:
+        tie.over(failure.error, failure.traceback, stopped=False)
+
+
+def forked() -> NoReturn:
+    """Raise for a feed that a fork copied."""
+    raise ClosedError(
+        "this feed was opened before a fork, and its threads did not come along: open one in the new process"
+    )
