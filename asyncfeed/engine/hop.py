@@ -11,7 +11,7 @@ import numpy as np
 
 from asyncfeed.engine.channel import SPAN
 from asyncfeed.engine.origin import ItemPlace
-from asyncfeed.engine.reorder import DROPPED
+from asyncfeed.engine.outcomes import Outcomes
 from asyncfeed.engine.threads import Lane, Threads
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.machine import usable_cores
@@ -38,15 +38,6 @@ BUSY = 1.25
 """An item that takes at most this many times the processor's time waits for nothing."""
 LATE = 4
 """A hop that takes this many times as long as it should ends early, and the rest of its items is taken anew."""
-
-
-class Raised:
-    """Stands where the function raised."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
 
 
 class Hops:
@@ -99,11 +90,11 @@ class Hops:
                     return max(1, place)
         return size
 
-    async def run(self, items: list[Any], places: list[ItemPlace] | None) -> list[Any]:
+    async def run(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
         """Call the function on a thread, and learn from how long it took."""
         lane = self.lane
         beside = min(lane.busy, lane.width - 1)
-        results, wall, cpu = await self._threads.run(self._name, self._timed, items, places, lane=lane)
+        outcomes, wall, cpu = await self._threads.run(self._name, self._timed, items, places, lane=lane)
         # Where threads fight over the GIL each waits for all the others; that says nothing about the item.
         took = max(cpu, wall - beside * cpu)
         waits = took / max(cpu, 1e-6)
@@ -112,16 +103,16 @@ class Hops:
         elif waits > self._waits or beside < self._cores:
             # Among many threads nothing can be told from waits for the GIL: what was known before holds.
             self._waits += 0.25 * (waits - self._waits)
-        self._learn(took / max(1, len(results)), max(cpu, took / WAITED) / max(1, len(results)))
-        return results
+        self._learn(took / max(1, len(outcomes)), max(cpu, took / WAITED) / max(1, len(outcomes)))
+        return outcomes
 
-    def _timed(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[list[Any], float, float]:
+    def _timed(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[Outcomes, float, float]:
         wall, cpu = perf_counter(), thread_time()
-        results = self.call(items, places)
-        return results, perf_counter() - wall, thread_time() - cpu
+        outcomes = self.call(items, places)
+        return outcomes, perf_counter() - wall, thread_time() - cpu
 
-    def call(self, items: list[Any], places: list[ItemPlace] | None) -> list[Any]:
-        """Call the function for the items, and return the results.
+    def call(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
+        """Call the function for the items, and return what became of them.
 
         Fewer, where they take unexpectedly long or turn out to be large, or where the run ends and nobody wants
         them.
@@ -129,7 +120,8 @@ class Hops:
         fn, threads = self._fn, self._threads
         late = perf_counter() + LATE * self._scale * HOP_SECONDS if len(items) > 1 else math.inf
         filters = self._filters
-        results: list[Any] = []
+        outcomes = Outcomes()
+        values = outcomes.values
         room = self.room
         known: type | None = None
         heavy = False
@@ -142,16 +134,21 @@ class Hops:
                     heavy = known not in SMALL_KINDS
                 if heavy:
                     room -= result.nbytes if known is np.ndarray else size_of(result)
-                results.append(result if not filters else item if result else DROPPED)
+                if not filters:
+                    values.append(result)
+                elif result:
+                    values.append(item)
+                else:
+                    outcomes.lose(None)
             except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
-                results.append(Raised(error))
+                outcomes.lose(error)
                 if not self._goes_on:
                     # The stream ends at this item; what comes after it in the group is not wanted.
-                    results.extend([DROPPED] * (len(items) - len(results)))
+                    outcomes.leave_out(len(items) - len(values))
                     break
             if room < 0 or perf_counter() > late or threads.ending:
                 break
-        return results
+        return outcomes
 
     def _learn(self, seconds: float, work: float) -> None:
         """Note how long an item took, and how much of that another thread may save."""

@@ -21,11 +21,11 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from asyncfeed.engine import worker as program
-from asyncfeed.engine.hop import Hops, Raised
+from asyncfeed.engine.hop import Hops
 from asyncfeed.engine.kept import KeptWorkers, kept
 from asyncfeed.engine.origin import ItemPlace
+from asyncfeed.engine.outcomes import Outcomes
 from asyncfeed.engine.process import Worker, main_script, surroundings
-from asyncfeed.engine.reorder import DROPPED
 from asyncfeed.engine.shared import Arena, Failed
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError, note
@@ -48,12 +48,14 @@ class ProcessHops(Hops):
         """Return how many of `count` items go into the next hop; items weigh as well as results."""
         return super().group(count, costs, max(1.0, ratio))
 
-    async def run(self, items: list[Any], places: list[ItemPlace] | None) -> list[Any]:
+    async def run(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
         """Call the function in a process, and learn from how long it took there."""
         self._processes.room = self.room
-        results, seconds = await self._threads.run(self._name, self._processes.call, items, places, lane=self.lane)
-        self._resize(seconds / max(1, len(results)), program.HOP_SECONDS)
-        return results
+        outcomes, seconds = await self._threads.run(
+            self._name, self._processes.call, items, places, lane=self.lane
+        )
+        self._resize(seconds / max(1, len(outcomes)), program.HOP_SECONDS)
+        return outcomes
 
 
 class Processes:
@@ -81,8 +83,8 @@ class Processes:
 
     # -- on threads
 
-    def call(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[list[Any], float]:
-        """Call the function for the items; return the results, maybe fewer, and the seconds it took.
+    def call(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[Outcomes, float]:
+        """Call the function for the items; return what became of them, maybe of fewer, and the seconds it took.
 
         Raises where a worker cannot be started: that is no item's fault.
         """
@@ -90,24 +92,26 @@ class Processes:
         if worker is not None and self._stopping:
             self._give_back(worker)
             worker = None
-        if worker is None:
-            return [DROPPED] * len(items), 0.0  # the run is stopping: nobody looks
-        try:
-            results, seconds = self._ask(worker, items, places)
-        except BaseException:
-            worker.kill()  # it may be anywhere: no other run may have it
-            self._end(worker)
-            raise
-        self._give_back(worker)
-        if self._stopping:
-            return [DROPPED] * len(items), 0.0
-        if type(results[-1]) is Raised and not self._goes_on:
+        outcomes, seconds = Outcomes(), 0.0
+        if worker is not None:
+            try:
+                seconds = self._ask(worker, items, places, outcomes)
+            except BaseException:
+                worker.kill()  # it may be anywhere: no other run may have it
+                self._end(worker)
+                raise
+            self._give_back(worker)
+        if self._stopping:  # nobody looks
+            outcomes = Outcomes()
+            outcomes.leave_out(len(items))
+        elif outcomes.lost and not self._goes_on:
             # The stream ends at this item; what comes after it in the group is not wanted.
-            results.extend([DROPPED] * (len(items) - len(results)))
-        return results, seconds
+            outcomes.leave_out(len(items) - len(outcomes))
+        return outcomes, seconds
 
-    def _ask(self, worker: Worker, items: list[Any], places: list[ItemPlace] | None) -> tuple[list[Any], float]:
-        unsent: Raised | None = None
+    def _ask(self, worker: Worker, items: list[Any], places: list[ItemPlace] | None, outcomes: Outcomes) -> float:
+        """Have a worker call the function for the items, and take in what it answers; return how long it took."""
+        unsent: BaseException | None = None
         worker.items.begin()
         sent = 0
         for item in items:
@@ -116,21 +120,21 @@ class Processes:
                 worker.items.put((item,) if place is None else (item, place))
             except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
                 note(error, f"asyncfeed: an item of type {type(item).__qualname__} cannot go to another process")
-                unsent = Raised(error)
+                unsent = error
                 break
             sent += 1
-        results: list[Any] = []
         seconds = 0.0
         if sent:
             worker.ask(program.CALL)
             count, seconds = worker.results.open()
-            results.extend(_read(worker.results) for _ in range(count))
-            if not worker.alive and len(results) < sent:
-                results.append(Raised(RuntimeError(self._obituary(worker, "while it worked on this item"))))
-                return results, seconds
-        if unsent is not None and len(results) == sent:
-            results.append(unsent)
-        return results, seconds
+            for _ in range(count):
+                _read(worker.results, outcomes)
+            if not worker.alive and len(outcomes) < sent:
+                outcomes.lose(RuntimeError(self._obituary(worker, "while it worked on this item")))
+                return seconds
+        if unsent is not None and len(outcomes) == sent:
+            outcomes.lose(unsent)
+        return seconds
 
     def _take(self) -> Worker | None:
         """Return an idle worker, one of an earlier run or a new one; None where the run is stopping."""
@@ -281,11 +285,15 @@ class Processes:
         return bool(left)
 
 
-def _read(arena: Arena) -> Any:
-    """Return the next result, or what its item raised."""
+def _read(arena: Arena, outcomes: Outcomes) -> None:
+    """Add the next result, or what its item raised."""
     try:
         value = arena.get()
     except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
         note(error, "asyncfeed: the result cannot be brought from its process")
-        return Raised(error)
-    return Raised(value.unpack()) if type(value) is Failed else value
+        outcomes.lose(error)
+        return
+    if type(value) is Failed:
+        outcomes.lose(value.unpack())
+    else:
+        outcomes.values.append(value)

@@ -6,6 +6,7 @@ No IO, and no loop: what is accepted, and what is ready. Invariants:
   order in which they came.
 * The end of an epoch, or a failure from upstream, is sent after all results of its entry and of the entries
   before. Nothing overtakes it.
+* Whether an item is done, and whether it has a result, is told beside the results (`done`, `lost`).
 """
 
 from __future__ import annotations
@@ -17,33 +18,13 @@ from typing import Any, NamedTuple
 from asyncfeed.errors import Failure
 from asyncfeed.stages.steps import NO_MARK, Span
 
-PENDING: Any = type("Pending", (), {"__slots__": (), "__repr__": lambda _: "PENDING"})()
-"""Stands where a result is not there yet."""
-
-
-DROPPED: Any = type("Dropped", (), {"__slots__": (), "__repr__": lambda _: "DROPPED"})()
-"""Stands where an item was filtered out."""
-
-
-class Fault:
-    """Stands where an item failed. A class of the engine's own: a `Failure` may be an item of the user's."""
-
-    __slots__ = ("failure",)
-
-    def __init__(self, failure: Failure) -> None:
-        self.failure = failure
-
-
-NOTHING = frozenset({Fault, type(PENDING)})
-"""What stands among results and is none."""
-
 
 class Entry:
     """A span in the window: its items, their results, and how far it has come."""
 
     __slots__ = (
-        "awaited", "big", "charged", "costs", "failure", "items", "mark", "number", "order", "ordinals", "out",
-        "sent", "share", "special", "taken", "untaken", "waiting", "weight",
+        "awaited", "big", "charged", "costs", "done", "failure", "items", "lost", "mark", "number", "order",
+        "ordinals", "out", "sent", "share", "taken", "untaken", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, span: Span, number: int) -> None:
@@ -53,7 +34,12 @@ class Entry:
         self.ordinals = span.ordinals
         self.mark = span.mark
         self.failure = span.failure
-        self.out: list[Any] = [PENDING] * len(span.items)
+        self.out: list[Any] = [None] * len(span.items)
+        """The results, each in the place of its item."""
+        self.done = bytearray(len(span.items))
+        """1 in the place of each item whose outcome is known."""
+        self.lost: dict[int, Failure | None] = {}
+        """The places of items without a result: how each failed, or None if it was left out."""
         self.order: list[int] | None = None
         """If results are sent as they come: the places of those that came."""
         self.charged = span.nbytes
@@ -61,8 +47,6 @@ class Entry:
         self.big = False
         self.costs: list[int] = []
         """Where it is big: what each item weighs."""
-        self.special = False
-        """Whether a result may be a failure or a dropped item."""
         self.untaken: Iterator[tuple[int, Any]] = enumerate(span.items)
         """What workers take from, each item once; `taken` counts along where somebody needs to know."""
         self.taken = 0
@@ -73,6 +57,23 @@ class Entry:
         self.sent = 0
         self.awaited = -1
         """The place whose result the sending task sleeps for."""
+
+    def accept(self, start: int, values: list[Any]) -> None:
+        """Put the results of a group in their places; those of lost items stand for nothing."""
+        stop = start + len(values)
+        self.out[start:stop] = values
+        self.done[start:stop] = b"\1" * len(values)
+
+    def lose(self, place: int, failure: Failure | None) -> None:
+        """Note that an item failed, or that it is left out."""
+        self.lost[place] = failure
+        self.done[place] = 1
+
+    def results(self, start: int, stop: int) -> list[Any]:
+        """Return the results from a place to another, without the items that have none."""
+        if not self.lost:
+            return self.out[start:stop]
+        return [self.out[place] for place in range(start, stop) if place not in self.lost]
 
 
 def untaken_from(items: list[Any], place: int) -> Iterator[tuple[int, Any]]:
@@ -86,6 +87,8 @@ class Piece(NamedTuple):
     """Results that can be sent now."""
 
     entry: Entry
+    places: Sequence[int]
+    """The places of the results in the entry."""
     results: list[Any]
     ordinals: Sequence[Any]
     last: bool
@@ -129,25 +132,26 @@ class ReorderBuffer:
         if not self.entries:
             return None
         entry = self.entries[0]
-        out, start = entry.out, entry.sent
-        stop, count = start, len(entry.out)
-        while stop < count and out[stop] is not PENDING:
-            stop += 1
+        out, start, count = entry.out, entry.sent, len(entry.out)
+        stop = entry.done.find(0, start)
+        if stop < 0:
+            stop = count
         if start == stop < count:
             entry.awaited = start
             return None
         entry.sent = stop
+        places = range(start, stop)
         if start == 0 and stop == count:
-            return self._take(entry, out, entry.ordinals)
+            return self._take(entry, places, out, entry.ordinals)
         piece, ordinals = out[start:stop], entry.ordinals[start:stop]
         out[start:stop] = [None] * (stop - start)  # sent: not ours to keep alive
-        return self._take(entry, piece, ordinals)
+        return self._take(entry, places, piece, ordinals)
 
-    def _take(self, entry: Entry, results: list[Any], ordinals: Sequence[Any]) -> Piece:
+    def _take(self, entry: Entry, places: Sequence[int], results: list[Any], ordinals: Sequence[Any]) -> Piece:
         self.held -= len(results)
         self.gone += len(results)
         last = entry.sent == len(entry.out) and entry is self.entries[0]
-        return Piece(entry, results, ordinals, last)
+        return Piece(entry, places, results, ordinals, last)
 
     def end(self, entry: Entry) -> None:
         """Let the first entry go: all of it was sent."""
@@ -185,7 +189,7 @@ class CompletionBuffer(ReorderBuffer):
                 results = [entry.out[place] for place in places]
                 for place in places:
                     entry.out[place] = None
-                return self._take(entry, results, [entry.ordinals[place] for place in places])
+                return self._take(entry, places, results, [entry.ordinals[place] for place in places])
             if entry.mark != NO_MARK or entry.failure is not None:
                 return None
         return None

@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from typing import Any
 
-from asyncfeed.engine.reorder import NOTHING, Entry, untaken_from
+from asyncfeed.engine.reorder import Entry, untaken_from
 from asyncfeed.stages.steps import Work
 from asyncfeed.trees import size_of, total_size
 
@@ -174,8 +174,6 @@ class Weights:
 
     def learn(self, results: list[Any], weight: int) -> int:
         """Take note of results made from items of `weight`; return what they weigh."""
-        if not NOTHING.isdisjoint(map(type, results)):
-            results = [each for each in results if type(each) not in NOTHING]
         actual = total_size(results)
         if actual:
             weight = max(weight, 1)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.operator import Operator
 from asyncfeed.engine.origin import Origin
-from asyncfeed.engine.reorder import DROPPED, NOTHING, CompletionBuffer, Entry, Fault, ReorderBuffer
+from asyncfeed.engine.reorder import CompletionBuffer, Entry, Piece, ReorderBuffer
 from asyncfeed.engine.step import Means
 from asyncfeed.engine.weighing import SMALL, Part, Weights
 from asyncfeed.errors import Failure
@@ -147,8 +147,7 @@ class WorkStep(Operator):
             self._room.open()
 
     def _failed(self, entry: Entry, i: int, item: Any, error: BaseException) -> None:
-        entry.special = True
-        entry.out[i] = Fault(self._origin.failure(error, self.name, entry.ordinals[i], item))
+        entry.lose(i, self._origin.failure(error, self.name, entry.ordinals[i], item))
 
     # -- memory, where items are big
 
@@ -206,16 +205,17 @@ class WorkStep(Operator):
         change = part.correct(nbytes)
         self.budget.charge(change, change if part in self._guessed else 0)
 
-    def _weighed(self, entry: Entry, results: list[Any], part: Part) -> None:
+    def _weighed(self, entry: Entry, start: int, stop: int, part: Part) -> None:
         """Book what the results really weigh, and let go of what they were made from."""
+        results = entry.results(start, stop)
         actual = self._weights.learn(results, part.weight)
-        if type(results[-1]) not in NOTHING:
+        if results:
             self.look_at(results[-1])
         each = self._weights.each
         self._inbox.most = max(1, min(self._backlog, TOGETHER // each)) if each > SMALL else sys.maxsize
-        self.budget.need(self.depth, actual // max(1, len(results)))
+        self.budget.need(self.depth, actual // (stop - start))
         guess = self._guess(part)
-        change = part.correct(actual - entry.share * len(results))
+        change = part.correct(actual - entry.share * (stop - start))
         self._guessed.discard(part)
         if self._guessed and not self._weights.unknown:
             # All at once: nobody is let in because one guess was too high, before all are corrected.
@@ -243,14 +243,15 @@ class WorkStep(Operator):
         if self._current is not None:
             self._crew.hire()
 
-    def _sample(self, entry: Entry, items: list[Any], results: list[Any]) -> None:
+    def _sample(self, entry: Entry, start: int, items: list[Any]) -> None:
         """Look at results that nobody weighs, as those before were small: at the last of them, for them all.
 
         If it is large, they are weighed, and all that is not begun is admitted one by one.
         """
-        last = results[-1]
-        if self._work.shape == "filter":
+        stop = start + len(items)
+        if self._work.shape == "filter" or stop - 1 in entry.lost:
             return
+        last = entry.out[stop - 1]
         self.look_at(last)
         if size_of(last) <= SURPRISE:
             return
@@ -258,7 +259,7 @@ class WorkStep(Operator):
             self._weights.break_up(each)
         part = Part(entry, len(items), sum(self._weights.costs(items)), 0)
         part.admit()
-        self._weighed(entry, results, part)
+        self._weighed(entry, start, stop, part)
 
     # -- sending on
 
@@ -268,8 +269,8 @@ class WorkStep(Operator):
             return None
         entry, results, ordinals = piece.entry, piece.results, piece.ordinals
         failure = None
-        if entry.special:
-            results, ordinals, failure = self._sift(results, ordinals, ignore=self.skips(self._passed))
+        if entry.lost:
+            results, ordinals, failure = self._sift(piece, ignore=self.skips(self._passed))
         elif self.skips(self._passed):
             results, ordinals = [], ()
         self._seen += len(results)
@@ -290,19 +291,21 @@ class WorkStep(Operator):
     def _was_sent(self) -> None:
         self._demand.sent = self._buffer.gone
 
-    def _sift(
-        self, results: list[Any], ordinals: Sequence[Any], *, ignore: bool
-    ) -> tuple[list[Any], Sequence[Any], Failure | None]:
-        """Leave out what was dropped; stop before an item that failed, unless the policy skips it."""
+    def _sift(self, piece: Piece, *, ignore: bool) -> tuple[list[Any], Sequence[Any], Failure | None]:
+        """Leave out the items without a result; stop before an item that failed, unless the policy skips it."""
         kept: list[Any] = []
         places: list[Any] = []
-        for item, ordinal in zip(results, ordinals, strict=True):
-            if type(item) is Fault:
-                if ignore:
-                    continue
-                if not self._policy.forgives(item.failure, self._seen + len(kept)):
-                    return kept, places, item.failure
-            elif item is not DROPPED and not ignore:
+        lost = piece.entry.lost
+        for place, item, ordinal in zip(piece.places, piece.results, piece.ordinals, strict=True):
+            if place in lost:
+                failure = lost.pop(place)
+                if (
+                    failure is not None
+                    and not ignore
+                    and not self._policy.forgives(failure, self._seen + len(kept))
+                ):
+                    return kept, places, failure
+            elif not ignore:
                 kept.append(item)
                 places.append(ordinal)
         return kept, places, None

@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.origin import ItemPlace, Origin, from_outside, heed_cancel
-from asyncfeed.engine.reorder import DROPPED, Entry
+from asyncfeed.engine.reorder import Entry
 from asyncfeed.engine.step import Means
 from asyncfeed.engine.work import WorkStep
 from asyncfeed.stages.steps import Work
@@ -77,7 +77,7 @@ class AsyncWork(WorkStep):
             if entry.big or entry.order is not None or not plain:
                 i = await self._labour_with_care(entry, size)
             else:
-                out = entry.out
+                out, done = entry.out, entry.done
                 i = item = result = None
                 # The hot path: nothing here that is not needed for every item.
                 for i, item in islice(entry.untaken, size):
@@ -85,6 +85,7 @@ class AsyncWork(WorkStep):
                         crew.hire(self._begun + i)
                     try:
                         out[i] = result = await fn(item)
+                        done[i] = 1
                     except BaseException as error:
                         if from_outside(error, task):
                             raise
@@ -94,8 +95,8 @@ class AsyncWork(WorkStep):
                         progress.open()
                     if crew.crowded:
                         break
-                if type(result) not in SMALL_KINDS:
-                    self._sample(entry, [item], [result])
+                if i is not None and type(result) not in SMALL_KINDS:
+                    self._sample(entry, i, [item])
                 item = result = None
             if i is not None or entry.untaken is not untaken:
                 size = min(2 * size, MOST)
@@ -114,7 +115,7 @@ class AsyncWork(WorkStep):
         Returns the place of the last of them; None if the entry had none left.
         """
         work, origin = self._work, self._origin
-        crew, out, order = self._crew, entry.out, entry.order
+        crew, out, done, order = self._crew, entry.out, entry.done, entry.order
         task = asyncio.current_task()
         i: int | None = None
         for i, item in islice(entry.untaken, size):
@@ -127,20 +128,20 @@ class AsyncWork(WorkStep):
             try:
                 args = (item, ItemPlace(origin, entry.ordinals[i])) if work.placed else (item,)
                 result = await work.fn(*args)
-                if work.shape == "filter":
-                    entry.special = True
-                    out[i] = item if result else DROPPED
+                if work.shape == "filter" and not result:
+                    entry.lost[i] = None
                 else:
-                    out[i] = result
+                    out[i] = item if work.shape == "filter" else result
+                done[i] = 1
             except BaseException as error:
                 if from_outside(error, task):
                     raise
                 self._failed(entry, i, item, error)
             if part is not None:
                 item = result = None
-                self._weighed(entry, [out[i]], part)
+                self._weighed(entry, i, i + 1, part)
             elif type(result) not in SMALL_KINDS:
-                self._sample(entry, [item], [result])
+                self._sample(entry, i, [item])
             if order is not None:
                 order.append(i)
                 if self._progress.waiting:

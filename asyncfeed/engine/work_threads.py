@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from asyncfeed.engine.channel import Channel
-from asyncfeed.engine.hop import HOP_BYTES, Hops, Raised
+from asyncfeed.engine.hop import HOP_BYTES, Hops
 from asyncfeed.engine.origin import ItemPlace, Origin
 from asyncfeed.engine.processes import ProcessHops
 from asyncfeed.engine.reorder import Entry
@@ -100,7 +100,7 @@ class ThreadWork(WorkStep):
             # for these.
             taken = None if crew.working > crew.room and not self._left else self._take()
             if taken is None:
-                group = results = None
+                group = outcomes = None
                 await crew.rest()
                 continue
             entry, group = taken.entry, taken.items
@@ -113,36 +113,37 @@ class ThreadWork(WorkStep):
             if placed:
                 places = [ItemPlace(origin, each) for each in entry.ordinals[taken.start : taken.stop]]
             if on_loop:
-                results = hops.call(group, places)
+                outcomes = hops.call(group, places)
             else:
                 hops.lane.width = crew.limit
                 if not crew.spare:
                     crew.spare = SPARE
                     crew.arrived()
-                results = await hops.run(group, places)
+                outcomes = await hops.run(group, places)
                 if self._auto:
                     self._heed()
-            if len(results) < len(group):
-                self._give_back(taken, len(results))
+            if len(outcomes) < len(group):
+                self._give_back(taken, len(outcomes))
             start, stop = taken.start, taken.stop
-            entry.special |= self._work.shape == "filter"
-            entry.out[start : start + len(results)] = results
-            if Raised in set(map(type, results)):
-                for place, result in enumerate(results, start):
-                    if type(result) is Raised:
-                        self._failed(entry, place, group[place - start], result.error)
+            entry.accept(start, outcomes.values)
+            for place, error in outcomes.lost.items():
+                if error is None:
+                    entry.lost[start + place] = None
+                else:
+                    self._failed(entry, start + place, group[place], error)
+            error = None  # or else it would keep this frame, which keeps it
             if taken.part is not None:
                 taken.part.weight = taken.weight
-                self._weighed(entry, entry.out[start:stop], taken.part)
+                self._weighed(entry, start, stop, taken.part)
             else:
-                self._sample(entry, group, results)
+                self._sample(entry, start, group)
             if entry.order is not None:
                 entry.order.extend(range(start, stop))
                 if self._progress.waiting:
                     self._progress.open()
             elif start <= entry.awaited < stop:
                 self._progress.open()
-            taken = group = results = places = result = None  # sent on: not ours to keep alive
+            taken = group = outcomes = places = None  # sent on: not ours to keep alive
             if on_loop:
                 await asyncio.sleep(0)
 

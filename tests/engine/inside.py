@@ -25,10 +25,11 @@ from asyncfeed.engine.kept import KeptWorkers, kept
 from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
 from asyncfeed.engine.origin import ItemPlace, Origin
+from asyncfeed.engine.outcomes import Outcomes
 from asyncfeed.engine.outlet import Outlet
 from asyncfeed.engine.process import Worker
 from asyncfeed.engine.processes import Processes
-from asyncfeed.engine.reorder import DROPPED
+from asyncfeed.engine.reorder import CompletionBuffer, Entry, Piece, ReorderBuffer
 from asyncfeed.engine.run import Run
 from asyncfeed.engine.shared import Arena, Failed, RemoteTraceback
 from asyncfeed.engine.threads import Lane, Threads
@@ -37,7 +38,8 @@ from asyncfeed.feed import session_of
 from asyncfeed.stages.steps import Work
 
 __all__ = [
-    "ASKED", "Arena", "Budget", "Crew", "DROPPED", "Demand", "ENDLESS", "EXIT", "EpochCounter", "Expansion",
+    "ASKED", "Arena", "Budget", "CompletionBuffer", "Crew", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
+    "Expansion", "Outcomes", "Piece", "ReorderBuffer",
     "Failed", "KeptWorkers", "Lane", "Meter", "NEITHER", "Outlet", "READY", "RemoteTraceback", "Run", "Shown",
     "Threads", "Tuner", "Worker", "expansions_of", "kept",
 ]  # fmt: skip
@@ -271,6 +273,10 @@ def as_run(pipeline: af.Pipeline[Any]) -> list[Any]:
 # -- worker processes
 
 
+class LeftOut(Exception):  # noqa: N818 - it is no error
+    """An item was not called, because nobody wants it any more."""
+
+
 class OwnWorkers:
     """The worker processes of one stage outside any run; `kept` keeps them for the next."""
 
@@ -280,8 +286,10 @@ class OwnWorkers:
 
     def call(self, item: Any) -> Any:
         """Call the function for an item in a worker."""
-        ((result,), _) = self._processes.call([item], None)
-        return result
+        outcomes, _ = self._processes.call([item], None)
+        if outcomes.lost:
+            raise outcomes.lost[0] or LeftOut
+        return outcomes.values[0]
 
     def stop(self, *, with_threads: bool = True) -> None:
         """Let go of the workers; `with_threads=False` is the end of the interpreter, which starts no thread."""

@@ -17,7 +17,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import end_kept_processes
 from tests.engine import in_worker as fns
-from tests.engine.inside import DROPPED, OwnWorkers, RemoteTraceback
+from tests.engine.inside import LeftOut, OwnWorkers, RemoteTraceback
 from tests.unit.test_shared import same
 
 
@@ -236,7 +236,8 @@ def test_a_worker_that_dies_while_idle_is_replaced(caplog: pytest.LogCaptureFixt
     workers.stop(with_threads=False)
     assert fns.gone(second)
     assert not workers.kill()
-    assert workers.call(0) is DROPPED
+    with pytest.raises(LeftOut):
+        workers.call(0)
 
 
 def test_lambdas_and_closures_go_by_value() -> None:
