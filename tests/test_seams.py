@@ -23,7 +23,7 @@ OWN = {
     "bridges/test_tf_data.py": {"_names"},
     "bridges/test_tf_graph.py": {"_offers"},
     "bridges/test_tf_interrupt.py": {
-        "_crossings", "_ended", "_feed", "_finished", "_main_is_in_tensorflow", "_queue", "_unhandled", "_waits",
+        "_crossings", "_ended", "_finished", "_main_is_in_tensorflow", "_queue", "_run", "_unhandled", "_waits",
     },
     "bridges/test_tf_together.py": {"_crossings", "_end", "_enqueue", "_names"},
     "coordinator/test_feeds.py": {"_callbacks", "_waiting"},
