@@ -42,27 +42,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-PAYS: Final = 0.25
-"""The share of what more calls could gain at best that they must gain, to be kept."""
-EQUAL: Final = 0.97
-"""Fewer calls that do this share of the work are as good."""
-WORSE: Final = 0.9
-"""More calls that do less than this share are too many."""
-CHANGED: Final = (0.75, 1.25)
-"""A rate that leaves this range without our doing is another's."""
-BETTER: Final = 1.1
-"""A rate that rises by this factor by itself is a reason to look at more calls at once: the other side may allow
-more now, and the calls that there are gain little from it. A smaller factor looks more often because of noise."""
-UNLIKELY: Final = (0.6, 1.6)
-"""So is one that leaves this range when we look around."""
-CALM: Final = 8
-"""How many intervals go by between two looks; the first comes sooner."""
-STEP: Final = 4.0
-"""By how much to grow while nothing is known; twice that much work for nothing is soon seen."""
-MORE, LESS = 1.25, 0.875
-"""What to look at when all is calm: each look costs little where it finds nothing."""
+from asyncfeed.engine.search import CALM, LESS, Search
+
 IDLE: Final = 0.25
 """The share of the callers' time that may be spent resting."""
 SECONDS: Final = 0.01
@@ -82,12 +66,30 @@ PATIENCE: Final = 64
 """How many times as many items to see at most, after fewer calls were too few."""
 
 
-class Tuner:
-    """Raises and lowers `limit`, between 1 and `most`, by the rate at which items are begun.
+@dataclass(slots=True)
+class Interval:
+    """What had been begun when the measured interval began, when that was, and the rests and waits so far."""
 
-    It searches, from the beginning and whenever the rate has changed by itself: in big steps, between a limit
-    that was too low and one that was too high. Then it watches, and looks around in small steps.
-    """
+    settling: bool = True
+    """Whether it has yet to begin: what is under way was begun under another limit."""
+    begun: int = 0
+    since: float = 0.0
+    idle: float = 0.0
+    hungry: float = 0.0
+
+
+@dataclass(slots=True)
+class Easing:
+    """The same for `ease`, whose intervals are others."""
+
+    since: tuple[int, float, float, float] | None = None
+    patience: int = 1
+    done: bool = False
+    """Whether calls were taken back, and the search has not wanted them again since."""
+
+
+class Tuner:
+    """Raises and lowers `limit`, between 1 and `most`, by the rate at which items are begun."""
 
     def __init__(
         self,
@@ -96,210 +98,96 @@ class Tuner:
         hungry_for: Callable[[], float],
         can_take: Callable[[int], float] | None = None,
     ) -> None:
-        self.limit = min(start, most)
-        self.most = most
         self._hungry_for = hungry_for
         self._can_take = can_take
-        self._enough = math.inf
-        """How many calls to grow to at most: what the consumer could take, and spare ones."""
-        self._rate: float | None = None
-        """What the limit that was found does; None while searching."""
-        self._tried_from: tuple[int, float] | None = None
-        """While another limit is tried: the one before, and its rate."""
-        self._factor = STEP
-        self._low, self._high = 0, most + 1
-        self._calm = 0
-        self._upwards = True
-        self._doubted = False
-        # The interval that is measured: what had been begun, when, and the rest that callers had had.
-        self._settling = True
-        self._begun, self._since, self._idle, self._hungry = 0, 0.0, 0.0, 0.0
+        self._search = Search(start, most)
+        self._interval = Interval()
+        self._easing = Easing()
         self._last = -math.inf
-        # The same for `ease`, whose intervals are others.
-        self._eased_at: tuple[int, float, float, float] | None = None
-        self._patience = 1
-        self._eased = False
+
+    @property
+    def limit(self) -> int:
+        """How many calls to make at a time."""
+        return self._search.limit
+
+    @property
+    def most(self) -> int:
+        """How many to make at most."""
+        return self._search.most
+
+    @most.setter
+    def most(self, most: int) -> None:
+        self._search.most = most
 
     def look(self, begun: int, now: float, idle: float) -> int:
         """Return the limit, once `begun` items were begun and callers have rested for `idle` seconds in all.
 
         To be called while all callers are busy; how often does not matter.
         """
+        search, interval = self._search, self._interval
         if now == self._last:
-            return self.limit  # in a burst of begins: count whole bursts, from the first of one on
+            return search.limit  # in a burst of begins: count whole bursts, from the first of one on
         self._last = now
-        items, seconds = begun - self._begun, now - self._since
+        items, seconds = begun - interval.begun, now - interval.since
         # Too many calls, or a change for the worse: the rest of the interval need not be waited for.
-        late = seconds * self._reference > 2 * max(32, self.limit)
-        if self._settling and not late:
+        late = seconds * search.expected > 2 * max(32, search.limit)
+        if interval.settling and not late:
             # What is under way was begun under another limit.
-            if items >= self.limit:
-                self._settling = False
+            if items >= search.limit:
                 self._restart(begun, now, idle)
-        elif seconds >= SECONDS and (items >= self._needed or (late and items >= min(32, self.limit))):
-            self._settling = False
-            if idle - self._idle <= IDLE * seconds * self.limit:
-                if self._hungry_for() - self._hungry >= HUNGRY * seconds:
-                    rate = items / seconds
-                    if self._can_take is not None:
-                        self._enough = SPARE * self._can_take(begun) * self.limit / rate
-                    self._judge(rate)
-                else:
-                    self._forget()
-            self._restart(begun, now, idle)
-        return self.limit
+        elif seconds >= SECONDS and (items >= search.needed or (late and items >= min(32, search.limit))):
+            measured, self._interval = interval, self._restart(begun, now, idle)
+            if idle - measured.idle <= IDLE * seconds * search.limit:
+                self._judge(begun, items / seconds, (self._interval.hungry - measured.hungry) / seconds)
+        return search.limit
+
+    def _judge(self, begun: int, rate: float, hunger: float) -> None:
+        """Go on from a rate, if the consumer has waited for this share of the time."""
+        search = self._search
+        if hunger < HUNGRY:
+            search.forget()
+            return
+        if self._can_take is not None:
+            search.enough = SPARE * self._can_take(begun) * search.limit / rate
+        search.judge(rate)
+        self._heed()
 
     def ease(self, begun: int, now: float, idle: float) -> int:
         """Return the limit, once it is seen that fewer calls would do while the consumer does not wait.
 
         To be called while some callers rest and something has just been sent on; how often does not matter.
         """
+        search, easing = self._search, self._easing
         here = begun, now, idle, self._hungry_for()
-        if self._eased_at is None:
-            self._eased_at = here
-            return self.limit
-        items, seconds, rested, waited = (new - old for new, old in zip(here, self._eased_at, strict=True))
+        if easing.since is None:
+            easing.since = here
+            return search.limit
+        items, seconds, rested, waited = (new - old for new, old in zip(here, easing.since, strict=True))
         if waited > FED * seconds:
-            self._eased_at = here
-        elif seconds >= SECONDS and items >= max(CYCLE, CALM * self.limit) * self._patience:
-            self._eased_at = here
-            at_work = self.limit - rested / seconds
-            enough = max(1, math.ceil(SPARE * at_work), self.limit // 2)
-            if enough < LESS * self.limit:
-                self._eased = True
-                self._forget()
-                self._go(enough)
-        return self.limit
+            easing.since = here
+        elif seconds >= SECONDS and items >= max(CYCLE, CALM * search.limit) * easing.patience:
+            easing.since = here
+            at_work = search.limit - rested / seconds
+            enough = max(1, math.ceil(SPARE * at_work), search.limit // 2)
+            if enough < LESS * search.limit:
+                easing.done = True
+                search.forget()
+                search.go(enough)
+                self._heed()
+        return search.limit
 
-    def _forget(self) -> None:
-        """Stay at the limit, and search anew from there when the consumer waits."""
-        self._rate = self._tried_from = None
-        self._factor = STEP
-        self._low, self._high = 0, self.most + 1
-        self._doubted = False
+    def _restart(self, begun: int, now: float, idle: float) -> Interval:
+        self._interval = Interval(False, begun, now, idle, self._hungry_for())
+        return self._interval
 
-    @property
-    def _reference(self) -> float:
-        """The rate to expect at least."""
-        if self._tried_from is None:
-            return 0.0 if self._rate is None else self._rate / 5
-        return self._tried_from[1] / (1 if self.limit > self._tried_from[0] else 2)
-
-    @property
-    def _needed(self) -> int:
-        """How many items make an interval: two rounds of calls while searching, more to see small gains."""
-        if self._rate is None:
-            return max(32, 2 * self.limit) * (1 + self._doubted)
-        return max(64, 8 * self.limit)
-
-    def _restart(self, begun: int, now: float, idle: float) -> None:
-        self._begun, self._since, self._idle, self._hungry = begun, now, idle, self._hungry_for()
-
-    def _judge(self, rate: float) -> None:
-        if self._tried_from is not None:
-            before, rate_before = self._tried_from
-            if self._rate is not None and not UNLIKELY[0] < rate / rate_before < UNLIKELY[1]:
-                self._search(rate, 0.5 if rate < rate_before else STEP)
-            elif self.limit > before:
-                self._more(rate, before, rate_before)
-            else:
-                self._less(rate, before, rate_before)
-        elif self._rate is None:
-            self._try(self._factor, rate)
-        elif rate < CHANGED[0] * self._rate:
-            self._search(rate, 0.5)
-        elif rate > CHANGED[1] * self._rate:
-            self._search(rate, STEP)
-        else:
-            better = rate > BETTER * self._rate
-            self._rate = rate
-            self._calm += 1
-            if self._calm >= CALM or better:
-                self._upwards = better or not self._upwards
-                self._try(MORE if self._upwards else LESS, rate)
-
-    def _search(self, rate: float, factor: float) -> None:
-        self._rate = None
-        self._low, self._high = 0, self.most + 1
-        self._try(factor, rate)
-
-    def _try(self, factor: float, rate: float) -> None:
-        """Go to another limit to see what it does; stay where there is none between those known to be worse."""
-        limit = math.ceil(factor * self.limit) if factor > 1 else int(factor * self.limit)
-        if limit >= self._high:
-            limit = self.most if self._high > self.most else math.isqrt(self.limit * self._high)
-        elif limit <= self._low:
-            limit = math.isqrt(self.limit * self._low) if self._low else 1
-        self._factor, self._doubted = factor, False
-        searching = self._rate is None
-        if self.limit < limit and self._enough < limit:
-            limit = min(limit, 2 * self.limit)
-            if self._enough < limit:
-                self._hold(rate)
-                return
-        if limit == self.limit or (searching and self._low and 1 / MORE < limit / self.limit < MORE):
-            self._keep(self.limit, rate)
-        else:
-            self._tried_from = self.limit, rate
-            self._go(limit)
-
-    def _hold(self, rate: float) -> None:
-        """Stay, because the consumer could not take what more calls would bring; a search is not over."""
-        if self._rate is not None:
-            self._keep(self.limit, rate)
-        elif self._tried_from is not None:
-            self._tried_from = None
-            self._go(self.limit)
-
-    def _more(self, rate: float, before: int, rate_before: float) -> None:
-        """Keep a higher limit, and go further; or return to the knee."""
-        gain = rate / rate_before
-        if gain >= 1 + PAYS * (self.limit / before - 1):
-            if self._rate is None:
-                self._low = before
-                self._try(self._factor, rate)
-            else:
-                self._search(rate, 2.0)
-        elif gain < WORSE:
-            high, self.limit = self.limit, before
-            if self._rate is None:
-                self._high = high
-                self._try(2.0 if self._factor > 2 else 0.5, rate_before)
-            else:
-                self._keep(before, rate_before)
-        elif not self._doubted:
-            self._doubted = True  # some calls take long: look again before giving up
-        else:
-            knee = math.ceil(1.1 * before * gain) if gain > 1 else before
-            self._keep(min(knee, self.limit), max(rate, rate_before))
-
-    def _less(self, rate: float, before: int, rate_before: float) -> None:
-        """Keep a lower limit, and go further where that pays; or return."""
-        gain = rate / rate_before
-        if gain >= EQUAL:
-            if self._rate is None:
-                self._high = before
-                self._try(0.5, rate)
-            elif gain > 1 / EQUAL:
-                self._try(LESS, rate)
-            else:
-                self._keep(self.limit, rate)
-        elif self._rate is None:
-            self._low, self.limit = self.limit, before
-            self._try(2.0, rate_before)
-        else:
-            self._keep(before, rate_before)
-
-    def _keep(self, limit: int, rate: float) -> None:
-        """End a search or a look."""
-        self._calm = CALM // 2 if self._rate is None else 0
-        self._tried_from, self._rate, self._doubted = None, rate, False
-        self._go(limit)
-
-    def _go(self, limit: int) -> None:
-        if self._eased and limit > self.limit:
+    def _heed(self) -> None:
+        """Begin new intervals where the limit was moved or confirmed."""
+        moved, self._search.moved = self._search.moved, None
+        if moved is None:
+            return
+        easing = self._easing
+        if easing.done and moved > 0:
             # What was eased was needed: look longer before the next time.
-            self._eased = False
-            self._patience = min(2 * self._patience, PATIENCE)
-        self._settling, self._eased_at = True, None
-        self.limit = min(limit, self.most)
+            easing.done = False
+            easing.patience = min(2 * easing.patience, PATIENCE)
+        self._interval.settling, easing.since = True, None
