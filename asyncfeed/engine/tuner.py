@@ -110,6 +110,10 @@ class Tuner:
         """How many calls to make at a time."""
         return self._search.limit
 
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._search.limit = limit
+
     @property
     def most(self) -> int:
         """How many to make at most."""

@@ -24,6 +24,33 @@ FEW, MOST = 16, 512
 """How many items it takes at most between two looks at the clock: where it has just waited, and where not."""
 
 
+class Pace:
+    """How many items a worker takes between two looks at the clock.
+
+    It takes one slice after the other, each twice as long as the one before, until it waits or its time is over.
+    """
+
+    __slots__ = ("_late", "size")
+
+    def __init__(self) -> None:
+        self.size = 1
+        self._late = 0.0
+
+    def begin(self) -> None:
+        """Begin anew: with short slices if the last ones took too long."""
+        now = perf_counter()
+        self.size = min(self.size, FEW) if now < self._late else 1
+        self._late = now + TURN
+
+    def over(self) -> bool:
+        """Return whether others should have the loop."""
+        return perf_counter() >= self._late
+
+    def quicken(self) -> None:
+        """Take a longer slice next."""
+        self.size = min(2 * self.size, MOST)
+
+
 class AsyncWork(WorkStep):
     """Runs a `Work` of kind "async"."""
 
@@ -42,82 +69,76 @@ class AsyncWork(WorkStep):
 
     async def _labour(self) -> None:
         """Await the function for one item after the other."""
-        fn: Callable[..., Awaitable[Any]] = self._work.fn
         plain = not self._work.placed and self._work.shape == "map"
-        crew, progress = self._crew, self._progress
-        task = asyncio.current_task()
+        crew, pace = self._crew, Pace()
         turn: int | None = None
-        late, size = 0.0, 1
         crew.arrived()
         while True:
             entry = self._current
             if self._pausing or entry is None or crew.working > crew.limit or (entry.big and self._probing):
-                item = out = result = None  # a resting worker must not keep the last items alive
+                entry = None  # a resting worker must not keep the last items alive
                 if self._pausing:
                     crew.short_handed = True  # who pauses calls again, and this one works when that one waits
                 await crew.rest()
                 turn = None
                 continue
-            if turn != self._turn:
-                # It has waited, and others of its kind have had the loop. One look at the clock for each slice,
-                # and slices twice as long each time while that was short.
+            if turn != self._turn:  # it has waited, and others of its kind have had the loop
                 turn = self._turn = self._turn + 1
-                now = perf_counter()
-                size = min(size, FEW) if now < late else 1
-                late = now + TURN
-            elif perf_counter() >= late:
-                entry = item = out = result = None
+                pace.begin()
+            elif pace.over():
+                entry = turn = None
                 self._pausing += 1
                 await asyncio.sleep(0)
                 self._pausing -= 1
-                turn = None
                 continue
             untaken: Iterator[tuple[int, Any]] | None = entry.untaken
-            i: int | None
-            if entry.big or entry.order is not None or not plain:
-                i = await self._labour_with_care(entry, size)
-            else:
-                out, done = entry.out, entry.done
-                i = item = result = None
-                # The hot path: nothing here that is not needed for every item.
-                for i, item in islice(entry.untaken, size):
-                    if crew.short_handed and self._more(entry, i):
-                        crew.hire(self._begun + i)
-                    try:
-                        out[i] = result = await fn(item)
-                        done[i] = 1
-                    except BaseException as error:
-                        if from_outside(error, task):
-                            raise
-                        self._failed(entry, i, item, error)
-                        result = None
-                    if entry.awaited == i:
-                        progress.open()
-                    if crew.crowded:
-                        break
-                if i is not None and type(result) not in SMALL_KINDS:
-                    self._sample(entry, i, [item])
-                item = result = None
-            if i is not None or entry.untaken is not untaken:
-                size = min(2 * size, MOST)
+            with_care = entry.big or entry.order is not None or not plain
+            done = await (self._call_with_care if with_care else self._call_each)(entry, pace.size)
+            if done or entry.untaken is not untaken:
+                pace.quicken()
             elif self._current is entry:
                 self._advance()
             entry = untaken = None
             heed_cancel()
 
+    async def _call_each(self, entry: Entry, size: int) -> bool:
+        """Await the function for up to `size` items of an entry; return whether there was one."""
+        fn: Callable[..., Awaitable[Any]] = self._work.fn
+        crew, progress, out, done = self._crew, self._progress, entry.out, entry.done
+        task = asyncio.current_task()
+        i = item = result = None
+        # The hot path: nothing here that is not needed for every item.
+        for i, item in islice(entry.untaken, size):
+            if crew.short_handed and self._more(entry, i):
+                crew.hire(self._begun + i)
+            try:
+                out[i] = result = await fn(item)
+                done[i] = 1
+            except BaseException as error:
+                if from_outside(error, task):
+                    raise
+                self._failed(entry, i, item, error)
+                result = None
+            if entry.awaited == i:
+                progress.open()
+            if crew.crowded:
+                break
+        if i is None:
+            return False
+        if type(result) not in SMALL_KINDS:
+            self._sample(entry, i, [item])
+        return True
+
     def _more(self, entry: Entry, i: int) -> bool:
         """Return whether items are left beyond this one."""
         return i + 1 < len(entry.out) or len(self._untaken) > 1
 
-    async def _labour_with_care(self, entry: Entry, size: int) -> int | None:
-        """Do the same for items that need more: memory, their place, or an order of their own.
-
-        Returns the place of the last of them; None if the entry had none left.
-        """
+    async def _call_with_care(self, entry: Entry, size: int) -> bool:
+        """Do the same for items that need more: memory, their place, or an order of their own."""
         work, origin = self._work, self._origin
         crew, out, done, order = self._crew, entry.out, entry.done, entry.order
         task = asyncio.current_task()
-        i: int | None = None
+        i = None
         for i, item in islice(entry.untaken, size):
             entry.taken = i + 1
             entry.items[i] = None
@@ -150,4 +171,4 @@ class AsyncWork(WorkStep):
                 self._progress.open()
             if crew.crowded or (entry.big and self._probing):
                 break
-        return i
+        return i is not None

@@ -14,6 +14,7 @@ from typing import Any
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.hop import HOP_BYTES, Hops
 from asyncfeed.engine.origin import ItemPlace, Origin
+from asyncfeed.engine.outcomes import Outcomes
 from asyncfeed.engine.processes import ProcessHops
 from asyncfeed.engine.reorder import Entry
 from asyncfeed.engine.step import Means
@@ -92,60 +93,65 @@ class ThreadWork(WorkStep):
 
     async def _labour(self) -> None:
         """Take a group of items to a thread, again and again."""
-        inline, placed, origin = self._work.inline, self._work.placed, self._origin
-        crew, hops = self._crew, self._hops
+        crew = self._crew
         crew.arrived()
         while True:
             # Who gives items back takes them again before it rests: those who wait for memory may all be waiting
             # for these.
             taken = None if crew.working > crew.room and not self._left else self._take()
             if taken is None:
-                group = outcomes = None
                 await crew.rest()
                 continue
-            entry, group = taken.entry, taken.items
-            on_loop = inline is not None and self._is_small(taken)
+            on_loop = self._work.inline is not None and self._is_small(taken)
             if crew.short_handed and (self._current is not None or self._left) and not on_loop:
                 crew.hire(self._begun + (self._current.taken if self._current is not None else 0))
-            if entry.big:
+            if taken.entry.big:
                 await self._admit_all(taken)
-            places = None
-            if placed:
-                places = [ItemPlace(origin, each) for each in entry.ordinals[taken.start : taken.stop]]
-            if on_loop:
-                outcomes = hops.call(group, places)
-            else:
-                hops.lane.width = crew.limit
-                if not crew.spare:
-                    crew.spare = SPARE
-                    crew.arrived()
-                outcomes = await hops.run(group, places)
-                if self._auto:
-                    self._heed()
-            if len(outcomes) < len(group):
-                self._give_back(taken, len(outcomes))
-            start, stop = taken.start, taken.stop
-            entry.accept(start, outcomes.values)
-            for place, error in outcomes.lost.items():
-                if error is None:
-                    entry.lost[start + place] = None
-                else:
-                    self._failed(entry, start + place, group[place], error)
-            error = None  # or else it would keep this frame, which keeps it
-            if taken.part is not None:
-                taken.part.weight = taken.weight
-                self._weighed(entry, start, stop, taken.part)
-            else:
-                self._sample(entry, start, group)
-            if entry.order is not None:
-                entry.order.extend(range(start, stop))
-                if self._progress.waiting:
-                    self._progress.open()
-            elif start <= entry.awaited < stop:
-                self._progress.open()
-            taken = group = outcomes = places = None  # sent on: not ours to keep alive
+            self._note(taken, await self._call_all(taken, on_loop=on_loop))
+            taken = None  # sent on: not ours to keep alive
             if on_loop:
                 await asyncio.sleep(0)
+
+    async def _call_all(self, taken: Taken, *, on_loop: bool) -> Outcomes:
+        """Call the function for a group; the outcomes are fewer if it took too long."""
+        hops, crew = self._hops, self._crew
+        places = None
+        if self._work.placed:
+            places = [ItemPlace(self._origin, each) for each in taken.entry.ordinals[taken.start : taken.stop]]
+        if on_loop:
+            return hops.call(taken.items, places)
+        hops.lane.width = crew.limit
+        if not crew.spare:
+            crew.spare = SPARE
+            crew.arrived()
+        outcomes = await hops.run(taken.items, places)
+        if self._auto:
+            self._heed()
+        return outcomes
+
+    def _note(self, taken: Taken, outcomes: Outcomes) -> None:
+        """Put what became of a group in its place, and weigh it."""
+        entry, group = taken.entry, taken.items
+        if len(outcomes) < len(group):
+            self._give_back(taken, len(outcomes))
+        start, stop = taken.start, taken.stop
+        entry.accept(start, outcomes.values)
+        for place, error in outcomes.lost.items():
+            if error is None:
+                entry.lost[start + place] = None
+            else:
+                self._failed(entry, start + place, group[place], error)
+        if taken.part is not None:
+            taken.part.weight = taken.weight
+            self._weighed(entry, start, stop, taken.part)
+        else:
+            self._sample(entry, start, group)
+        if entry.order is not None:
+            entry.order.extend(range(start, stop))
+            if self._progress.waiting:
+                self._progress.open()
+        elif start <= entry.awaited < stop:
+            self._progress.open()
 
     async def _admit_all(self, taken: Taken) -> None:
         """Wait until the budget has room for the results, and see before how much they need."""
