@@ -207,7 +207,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def skipped(self) -> list[Failure]:
         """The items that `on_error="skip"` left out; the first thousand, `stats().skipped` counts all."""
         run = self._session.run
-        return [] if run is None else list(run.failures)
+        return [] if run is None else list(run.skips.kept)
 
     def stats(self) -> FeedStats:
         """Return what has happened so far: items, bytes, times in seconds, memory in bytes."""

@@ -49,7 +49,7 @@ class Driver:
                 for task in leftover:
                     task.cancel()
                 if leftover:
-                    loop.run_until_complete(asyncio.wait(leftover, timeout=self.run.grace))
+                    loop.run_until_complete(asyncio.wait(leftover, timeout=self.run.grace.seconds))
                 loop.run_until_complete(loop.shutdown_asyncgens())
             finally:
                 self.run.unwatch()
@@ -61,7 +61,7 @@ class Driver:
         """Wait until the run has closed everything; a little longer than it waits itself."""
         if self.run.forked or self.thread is threading.current_thread():
             return
-        self.thread.join(self.run.grace + 1.0)
+        self.thread.join(self.run.grace.seconds + 1.0)
         if self.thread.is_alive():
             stuck = "\n".join(self.run.threads.stuck())
             log.warning("%s: its event loop is blocked by code that does not return\n%s", self.run.name, stuck)

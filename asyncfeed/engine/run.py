@@ -4,9 +4,8 @@ A run ends when its outlet is over: the stream has ended, has failed, or was sto
 cancelled, what was opened is closed, and busy threads are waited for. Nothing here refers to the `Feed`, so that
 dropping the last `Feed` can be seen.
 
-The group is no `asyncio.TaskGroup`, which waits for ever for a task that never ends: one whose function refuses
-to, or one whose next step was lost (see `waking.py`). `main` cancels each task when the run stops and again when
-the grace is over. It says which do not end, and leaves them.
+`main` cancels each task when the run stops and again when the grace is over. It says which do not end, and leaves
+them (see `run_tasks.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
-import logging
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
@@ -26,11 +24,13 @@ from asyncfeed.engine import forks
 from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.closed_loop import Hold, Watch, close_main, unwind, watch
 from asyncfeed.engine.demand import Shown
-from asyncfeed.engine.failed import fault
+from asyncfeed.engine.failed import Skips, fault
+from asyncfeed.engine.grace import Grace
 from asyncfeed.engine.outlet import Outlet
 from asyncfeed.engine.plan import Description, compile_steps, prefetched
 from asyncfeed.engine.processes import Processes
 from asyncfeed.engine.resources import Resources
+from asyncfeed.engine.run_tasks import RunTasks
 from asyncfeed.engine.step import Step
 from asyncfeed.engine.threads import Threads
 from asyncfeed.engine.waking import Waking
@@ -40,12 +40,8 @@ from asyncfeed.stacking.pool import shared_pool
 from asyncfeed.stats import FeedStats, SlowPaths
 from asyncfeed.tasks import forget_cancellation, start_task
 
-log = logging.getLogger("asyncfeed")
-
 _numbers = itertools.count()
 
-KEPT = 1000
-"""How many skipped failures are kept; all are counted."""
 KILLED = 0.5
 """Seconds for killed worker processes, and for tasks that were cancelled again, to be gone."""
 CLOSING = ": closing"
@@ -67,16 +63,17 @@ class Run:
         context: Context | None = None,
     ) -> None:
         self.loop = loop
-        self.context = copy_context() if context is None else context
+        self._context = copy_context() if context is None else context
         """The context variables of whoever opened the run: each task and each thread has a copy of them."""
         self.name = f"asyncfeed-{next(_numbers)}"
         self._forks = forks.count
-        self.grace = grace
         self.budget = Budget(memory_limit)
-        self.threads = Threads(loop, self.name, self.context)
+        self.tasks = RunTasks(loop, self._context, self._task_ended)
+        self.start, self.dismiss, self.in_peace = self.tasks.start, self.tasks.dismiss, self.tasks.in_peace
+        self.threads = Threads(loop, self.name, self._context)
         self.resources = Resources(loop, self.threads, self.start)
         """What files are read with. It is closed when all tasks and threads have ended."""
-        self.context.run(scope.current.set, self.resources)
+        self._context.run(scope.current.set, self.resources)
         self.processes: list[Processes] = []
         self.crossings = SlowPaths()
         """What a bridge counts."""
@@ -87,70 +84,16 @@ class Run:
         self.steps: list[Step] = compile_steps(description, self, self.outlet, epoch, by_epoch=by_epoch)
         if by_epoch:  # the last `repeat` has the highest level
             self.outlet.epoch_level = self.steps[-1].levels - 1
-        self.failures: list[Failure] = []
-        self.left_out = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._asked: set[asyncio.Task[None]] = set()
-        """Those that were asked to end: each once, so that what they close is closed in peace."""
-        self._closing: set[asyncio.Task[None]] = set()
-        self._postponed: set[asyncio.Task[None]] = set()
-        """Those that were asked while they close something, and hear of it afterwards."""
+        self.skips = Skips()
+        self.grace = Grace(loop, grace)
         self._cancelled: asyncio.CancelledError | None = None
-        self._deadline = 0.0
-        self._overdue: asyncio.TimerHandle | None = None
-        self._all_ended: asyncio.Future[None] = loop.create_future()
-        """Done when no task is left that is worth waiting for."""
-        self._reported = False
-        self._ended = False
-        self._found: tuple[tuple[str, int], ...] = ()
+        self._found: tuple[tuple[str, int], ...] | None = None
+        """What the stages came to, once the run has ended."""
         self._watch: weakref.finalize[[], Any] | Watch | None = None
         self._hold: Hold | None = None
-        self._abandoned = self._stopping = False
+        self._abandoned = False
 
     # -- what steps use: see `Means`
-
-    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a task in the group of the run; nothing of it runs before this returns."""
-        task = self._add(coroutine, name)
-        if self._stopping:
-            self.dismiss(task)  # the others have been
-        return task
-
-    def _add(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        # A task copies the context it is made in. That may be a worker's, which its function may have changed.
-        task = self.context.run(start_task, self.loop, coroutine, loop=self.loop, name=name)
-        # It is ended by the run alone, in order. A loop that shuts down cancels all that it knows of, also what is
-        # just closing a file or a connection.
-        asyncio._unregister_task(task)  # noqa: SLF001 - documented, for those who extend asyncio
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def dismiss(self, task: asyncio.Task[None]) -> None:
-        """Cancel a task that is not needed any more; once, and not while it closes what it has opened."""
-        if task in self._asked or task.done():
-            return
-        self._asked.add(task)
-        if task in self._closing:
-            self._postponed.add(task)
-        else:
-            task.cancel()
-
-    @contextmanager
-    def in_peace(self) -> Iterator[None]:
-        """Keep the run from cancelling the current task, for as long as the grace allows."""
-        task = None if self.loop.is_closed() else asyncio.current_task()
-        if task is None:
-            yield
-            return
-        self._closing.add(task)
-        try:
-            yield
-        finally:
-            self._closing.discard(task)
-            if task in self._postponed:
-                self._postponed.discard(task)
-                task.cancel()
 
     def hungry_for(self) -> float:
         """Return for how many seconds the consumer has waited so far."""
@@ -167,25 +110,18 @@ class Run:
 
     def skipped(self, failure: Failure) -> None:
         """Note that a failed item was left out, as its stage's policy says."""
-        self.left_out += 1
-        if len(self.failures) < KEPT:
-            self.failures.append(failure)
+        self.skips.note(failure)
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        forget_cancellation(task)
-        if task.cancelled() and not self._stopping and task not in self._asked:
+    def _task_ended(self, task: asyncio.Task[None], asked: bool) -> None:
+        if task.cancelled() and not (self.tasks.stopping or asked):
             # Not by us: its items would be missing, and the consumer would wait for ever.
             self.outlet.finish(stopped=f"{task.get_name()!r} was cancelled from outside the feed")
         elif not task.cancelled() and (error := task.exception()) is not None:
             self._broke(error)
-        self._asked.discard(task)
-        if self._stopping and not self._tasks:
-            self._wait_no_longer()
 
     def _broke(self, error: BaseException) -> None:
         """Hand what a task raised to the consumer; report it where the consumer hears of something else."""
-        if not self._stopping:
+        if not self.tasks.stopping:
             self.outlet.finish(fault(error))
         failure = self.outlet.failure
         if failure is not None and error is failure.error:
@@ -217,13 +153,13 @@ class Run:
         if isinstance(watched, weakref.finalize):
             watched.detach()
         if self._hold is not None:
-            self._hold.release(self.name, self._tasks)
+            self._hold.release(self.name, self.tasks.left)
 
     # -- running
 
     def begin(self) -> asyncio.Task[None]:
         """Start `main` on the running loop, as a task of its own: no failure cancels the consumer's."""
-        task = self.context.run(start_task, self.loop, self.main(), loop=self.loop, name=self.name)
+        task = self._context.run(start_task, self.loop, self.main(), loop=self.loop, name=self.name)
         task.add_done_callback(self._main_ended)
         self._hold = Hold(self.loop, partial(self._abandon, weakref.ref(task)))
         return task
@@ -273,20 +209,17 @@ class Run:
         self.outlet.finish(stopped="its task was cancelled")
         if (task := asyncio.current_task()) is not None:
             task.set_name(self.name + CLOSING)
-        if self._overdue is None:
-            self._deadline = self.loop.time() + self.grace
-            self._overdue = self.loop.call_at(self._deadline, self._is_overdue)
+        self.grace.begin(self._is_overdue)
         self._cancel()
-        while self._tasks and not self._all_ended.done():
-            await self._wait(self._all_ended)
+        while self.tasks.left and not self.tasks.none_left.done():
+            await self._wait(self.tasks.none_left)
         await self._idle()
         await self._close_readers()
 
     async def _close_readers(self) -> None:
         """Close what files were read with, each in a task of its own, for as long as the grace allows."""
-        tasks = [self._add(each, f"{self.name}: closing a store") for each in self.resources.closing()]
-        self._asked.update(tasks)  # nobody else is to cancel them
-        until = max(self._deadline, self.loop.time()) + KILLED
+        tasks = [self.tasks.start_last(each, f"{self.name}: closing a store") for each in self.resources.closing()]
+        until = max(self.grace.deadline, self.loop.time()) + KILLED
         for task in tasks:
             while not task.done() and self.loop.time() < until:
                 await self._wait(task, until)
@@ -310,7 +243,7 @@ class Run:
 
     async def _idle(self) -> None:
         """Wait for the threads, as long as the grace allows; say so where that was not enough."""
-        await self._threads_idle(self._deadline)
+        await self._threads_idle(self.grace.deadline)
         if self.threads.busy:
             if self._kill():
                 await self._threads_idle(self.loop.time() + KILLED)
@@ -323,9 +256,7 @@ class Run:
 
     def _cancel(self) -> None:
         """Cancel all tasks."""
-        self._stopping = True
-        for task in list(self._tasks):
-            self.dismiss(task)
+        self.tasks.stop()
         # A worker whose function keeps the cancellation to itself finds nothing more to do.
         for step in self.steps:
             step.drop()
@@ -334,16 +265,8 @@ class Run:
 
     def _is_overdue(self) -> None:
         """Say what does not end by itself; cancel it again, and soon wait no longer for it."""
-        self._tasks = {task for task in self._tasks if not task.done()}  # an interrupt may have kept it from us
         self._report_stuck()
-        for task in self._tasks:
-            task.cancel()
-        self._overdue = self.loop.call_later(KILLED if self._tasks else 0.0, self._wait_no_longer)
-
-    def _wait_no_longer(self) -> None:
-        """Let `main` go on, whatever tasks are left."""
-        if not self._all_ended.done():
-            self._all_ended.set_result(None)
+        self.grace.then(KILLED if self.tasks.cancel_again() else 0.0, self.tasks.wait_no_longer)
 
     def _kill(self) -> bool:
         """Kill the worker processes that have not ended; return whether there were any."""
@@ -352,33 +275,31 @@ class Run:
     def _close(self) -> None:
         self.resources.abandon()  # what could not be closed, as the loop is gone
         self.threads.close()
-        if self._overdue is not None:
-            self._overdue.cancel()
+        self.grace.cancel()
         self.outlet.finish(stopped="it has ended")
         self._found = self._concurrency()
-        if not self._tasks:  # one that is left may yet go on, and is to find that there is nothing more to do
+        if not self.tasks.left:  # one that is left may yet go on, and is to find that there is nothing more to do
             for step in self.steps:
                 step.release()
         self.steps = []
         shared_pool().closed(self.budget.limit)
         self.processes.clear()
         self.budget.freed = int
-        self.context = Context()
-        self._ended = True
+        self._context = Context()
+        self.tasks.release()
         self.unwatch()
 
     def _report_stuck(self) -> None:
         """Say, once, what does not stop: which thread or task, and where it stands."""
         # A thread that waits for a process that is killed returns.
         found = [] if self._kill() else self.threads.stuck()
-        for task in self._tasks:
+        for task in self.tasks.left:
+            if task.done():  # an interrupt may have kept it from us
+                continue
             where = io.StringIO()
             task.print_stack(file=where)
             found.append(where.getvalue())
-        if found and not self._reported:
-            self._reported = True
-            text = "\n".join(found)
-            log.warning("%s was stopped %g s ago and waits no longer for:\n%s", self.name, self.grace, text)
+        self.grace.report(self.name, found)
 
     def go_to_epoch(self, epoch: int) -> None:
         """Leave what is left of the epochs before this one, counted from the first of the run; from any thread."""
@@ -408,17 +329,16 @@ class Run:
         """Let go of everything, without the loop: it was closed. See `closed_loop`."""
         self.outlet.cut("its event loop was closed")
         self.outlet.clear(wait=False)
-        if self._abandoned or self._ended or self.forked:
+        if self._abandoned or self._found is not None or self.forked:
             return
-        self._abandoned = self._stopping = True
+        self._abandoned = self.tasks.stopping = True
         self.budget.waiting.clear()
         self.threads.close()
         for each in self.processes:
             each.stop(self.threads)
-        tasks, self._tasks = self._tasks, set()
-        unwind(self.name, tasks)
+        unwind(self.name, self.tasks.take_left())
         close_main(main())
-        if not self._ended:  # it had not begun
+        if self._found is None:  # it had not begun
             self.resources.abandon()
             self.unwatch()
 
@@ -437,11 +357,11 @@ class Run:
             seconds=seconds,
             consumer_waited=consumer_waited,
             producer_waited=data_waited,
-            skipped=self.left_out,
-            memory_used=0 if self._ended else self.outlet.in_flight(self.budget.known),
+            skipped=self.skips.count,
+            memory_used=0 if self._found is not None else self.outlet.in_flight(self.budget.known),
             memory_peak=self.budget.peak,
             memory_limit=self.budget.limit,
-            concurrency=self._found if self._ended else self._concurrency(),
+            concurrency=self._concurrency() if self._found is None else self._found,
             slow_paths=tuple(itertools.chain.from_iterable(each.counts() for each in self.slow_paths)),
         )
 
