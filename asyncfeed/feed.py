@@ -195,7 +195,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             state = "not started"
         else:
             state = "at its end" if run.outlet.ended else "running"
-        return f"<Feed of {self.pipeline!r}, {state}, delivered {0 if run is None else run.outlet.delivered}>"
+        return (
+            f"<Feed of {self.pipeline!r}, {state}, delivered {0 if run is None else run.outlet.delivered.count}>"
+        )
 
     @property
     def failure(self) -> Failure | None:

@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import Any
 
 from asyncfeed.engine.budget import Budget
+from asyncfeed.engine.consumers import Delivered, EpochGate, Waiters
 from asyncfeed.engine.failed import Failed
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Metered, clock_of
 from asyncfeed.engine.step import Gate
@@ -50,18 +51,11 @@ class Outlet(Metered):
         self.ended = False
         self.over: asyncio.Future[None] = loop.create_future()
         """Done when nothing more comes: the run may stop."""
-        self.delivered = 0
-        self.delivered_bytes = 0
-        self.last: Any = None
-        """The ordinal of the item delivered last."""
+        self.delivered = Delivered()
         self.epoch_level = END
         """The level whose marks end an epoch for the consumer; `END` if nobody asks for epochs."""
-        self._epoch = 0
-        """The epoch of the item in front, counted from the first of the run."""
-        self._coming = 0
-        """The epoch of the item that is put next."""
-        self._wanted = 0
-        """The first epoch that is still wanted."""
+        self._epochs = EpochGate()
+        self._waiters = Waiters()
         self._most = room
         self._fixed = fixed
         self._loop = loop
@@ -69,19 +63,9 @@ class Outlet(Metered):
         self._items: deque[tuple[Any, Any, int]] = deque()
         self._easy = 0
         """How many items in front can be taken without a further look: see above."""
-        self._threads: deque[Any] = deque()
-        """A locked lock for each thread that waits. A condition variable is written in Python: an interrupt in the
-        middle of its wait makes it release a lock that it does not have."""
-        self._sleepers: deque[asyncio.Future[None]] = deque()
         self._gate = Gate()
         self._full = False
-        self._left_bytes = 0
-        """What those weighed that were left out with the rest of an epoch."""
-        self._booked = 0
-        """How many bytes of those that left the budget knows of."""
         self._waking = False
-        self._ends = 0
-        """How many ends of epochs are queued."""
         self._low = room // 2
         """How few are left when the loop is woken to bring more."""
 
@@ -92,7 +76,7 @@ class Outlet(Metered):
     @property
     def waiting(self) -> bool:
         """Whether a consumer waits for an item."""
-        return bool(self._threads or self._sleepers)
+        return bool(self._waiters)
 
     # -- the run's side, on its loop
 
@@ -105,7 +89,7 @@ class Outlet(Metered):
         unwanted = False
         while place < len(items):
             with self._lock:
-                if self._coming < self._wanted:
+                if self._epochs.coming < self._epochs.wanted:
                     unwanted = True
                     break
                 self._low = room // 2
@@ -121,7 +105,7 @@ class Outlet(Metered):
                 self._count_easy()
                 if chunk:
                     self._meter.turn(READY)
-                    self._wake(len(chunk))
+                    self._waiters.wake(len(chunk))
                 del chunk
             await self._wait_for_room()
         self._budget.charge(share * place - span.nbytes)
@@ -129,7 +113,7 @@ class Outlet(Metered):
             # Nothing is queued, so nothing makes the source wait. The loop would never come to the call that tells
             # the source to skip the rest of the epoch.
             await asyncio.sleep(0)
-        if span.mark == END or (span.failure is not None and self._coming >= self._wanted):
+        if span.mark == END or (span.failure is not None and self._epochs.coming >= self._epochs.wanted):
             self.finish(span.failure)
         elif span.mark >= self.epoch_level:
             await self._put_end(room)
@@ -142,15 +126,15 @@ class Outlet(Metered):
     async def _put_end(self, room: int) -> None:
         """Queue the end of an epoch; it takes a place, or epochs without items would be queued without end."""
         with self._lock:
-            if self._coming < self._wanted:
-                self._epoch += 1
+            if self._epochs.coming < self._epochs.wanted:
+                self._epochs.front += 1
             else:
                 self._items.append((None, EPOCH_END, 0))
-                self._ends += 1
+                self._epochs.queued_ends += 1
                 self._full = len(self._items) >= room
                 self._count_easy()
-            self._coming += 1
-            self._wake(None)
+            self._epochs.coming += 1
+            self._waiters.wake(None)
         await self._wait_for_room()
 
     def finish(self, failure: Failure | None = None, stopped: str | None = None) -> None:
@@ -163,7 +147,7 @@ class Outlet(Metered):
             if stopped is not None:
                 self.cut(stopped)
                 self._clear()
-            self._wake(None)
+            self._waiters.wake(None)
         if not self.over.done():
             with suppress(RuntimeError):  # the loop has closed: nobody waits for it any more
                 self.over.set_result(None)
@@ -187,41 +171,28 @@ class Outlet(Metered):
                 self._lock.release()
 
     def _clear(self) -> None:
-        self._left_bytes += sum(nbytes for _, _, nbytes in self._items)
+        self.delivered.left_bytes += sum(nbytes for _, _, nbytes in self._items)
         self._items.clear()
-        self._easy = self._ends = 0
+        self._easy = self._epochs.queued_ends = 0
         self._end_seen()
-
-    def _wake(self, count: int | None) -> None:
-        """Wake as many consumers as there are items for, or all."""
-        for _ in range(len(self._threads) if count is None else min(count, len(self._threads))):
-            self._threads.popleft().release()
-        woken = 0
-        while self._sleepers and not self._loop.is_closed() and (count is None or woken < count):
-            sleeper = self._sleepers.popleft()
-            if not sleeper.done():
-                sleeper.set_result(None)
-                woken += 1
 
     def _gone(self, woken: bool) -> None:
         """Forget a consumer that was closed; wake another in its place if it was woken."""
         with self._lock:
             if woken:
-                self._wake(1)
-            self._sleepers = deque(each for each in self._sleepers if not each.done())
+                self._waiters.wake(1)
+            self._waiters.forget_done()
             self._turn()
 
     def freed(self) -> int:
         """Return what consumers have freed since this was last asked."""
         with self._lock:
-            left = self.delivered_bytes + self._left_bytes
-            freed, self._booked = left - self._booked, left
-        return freed
+            return self.delivered.book()
 
     def in_flight(self, known: int) -> int:
         """Return how many of the bytes that the budget knows of have not left yet; for any thread."""
         with self._lock:
-            return max(0, known - (self.delivered_bytes + self._left_bytes - self._booked))
+            return max(0, known - self.delivered.unbooked)
 
     def settle(self) -> None:
         """Book what consumers have freed, and go on where there is room again."""
@@ -245,11 +216,11 @@ class Outlet(Metered):
 
     def _turn(self) -> None:
         ready = self._held or (self._items and (len(self._items) > 1 or self._items[0][1] is not EPOCH_END))
-        self._meter.turn(READY if ready else ASKED if self._threads or self._sleepers else NEITHER)
+        self._meter.turn(READY if ready else ASKED if self._waiters else NEITHER)
 
     def _pop(self, epoch: int | None) -> tuple[bool, Any]:
         """Take an item under the lock: (True, item), or (False, None) where there is none yet."""
-        if epoch is not None and epoch < self._wanted:
+        if epoch is not None and epoch < self._epochs.wanted:
             raise StopIteration
         if self.stopped is not None:
             raise ClosedError(f"the feed was stopped: {self.stopped}")
@@ -259,9 +230,9 @@ class Outlet(Metered):
             if epoch is not None:
                 raise StopIteration
             self._items.popleft()  # who draws from all epochs goes on to the next
-            self._ends -= 1
-            self._epoch += 1
-            self._wanted = max(self._wanted, self._epoch)
+            epochs = self._epochs
+            epochs.pass_end()
+            epochs.wanted = max(epochs.wanted, epochs.front)
         if self._items:
             item = self._pop_item()
             if not self._easy:
@@ -277,9 +248,10 @@ class Outlet(Metered):
 
     def _pop_item(self) -> Any:
         self._easy = max(0, self._easy - 1)
-        item, self.last, nbytes = self._items.popleft()
-        self.delivered += 1
-        self.delivered_bytes += nbytes
+        item, _, nbytes = self._items.popleft()
+        delivered = self.delivered
+        delivered.count += 1
+        delivered.nbytes += nbytes
         if not self._items or self._items[0][1] is EPOCH_END:
             self._turn()
         return item
@@ -290,24 +262,24 @@ class Outlet(Metered):
         For any thread. Consumers of an earlier epoch who wait come to its end.
         """
         with self._lock:
-            self._wanted = max(self._wanted, epoch)
-            while self._items and self._epoch < epoch:
+            epochs = self._epochs
+            epochs.wanted = max(epochs.wanted, epoch)
+            while self._items and epochs.front < epoch:
                 _, ordinal, nbytes = self._items.popleft()
-                self._left_bytes += nbytes
+                self.delivered.left_bytes += nbytes
                 if ordinal is EPOCH_END:
-                    self._epoch += 1
-                    self._ends -= 1
+                    epochs.pass_end()
             self._count_easy()
             self._turn()
-            self._wake(None)
-            more = self._epoch < epoch
+            self._waiters.wake(None)
+            more = epochs.front < epoch
         self._call_settle()
         return more
 
     def _count_easy(self) -> None:
         """Count the items that can be taken without a further look, after a change of the queue."""
         count = len(self._items) - (self._low + 1 if self._full and not self._waking else 1)
-        if count > 0 and self._ends:
+        if count > 0 and self._epochs.queued_ends:
             first = next(place for place, each in enumerate(self._items) if each[1] is EPOCH_END)
             count = min(count, first - 1)
         self._easy = max(0, count) if self._meter.running else 0
@@ -327,14 +299,15 @@ class Outlet(Metered):
         with self._lock:
             if (
                 self._easy
-                and (epoch is None or epoch == self._epoch)
+                and (epoch is None or epoch == self._epochs.front)
                 and self.stopped is None
                 and not self._budget.waiting
             ):
                 self._easy -= 1
-                item, self.last, nbytes = self._items.popleft()
-                self.delivered += 1
-                self.delivered_bytes += nbytes
+                item, _, nbytes = self._items.popleft()
+                delivered = self.delivered
+                delivered.count += 1
+                delivered.nbytes += nbytes
                 return item
         return self._wait_and_take(epoch)
 
@@ -352,7 +325,7 @@ class Outlet(Metered):
                     again = self._must_settle() or self._waking
                     waiter = threading.Lock()
                     waiter.acquire()
-                    self._threads.append(waiter)
+                    self._waiters.threads.append(waiter)
                     self._turn()
                 if again:
                     self._call_settle()
@@ -368,10 +341,10 @@ class Outlet(Metered):
     def _withdraw(self, waiter: Any) -> None:
         """Let a thread wait no longer; if it was woken for an item, that is another's now."""
         with self._lock:
-            if waiter in self._threads:
-                self._threads.remove(waiter)
+            if waiter in self._waiters.threads:
+                self._waiters.threads.remove(waiter)
             else:
-                self._wake(1)
+                self._waiters.wake(1)
             self._turn()
 
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
@@ -407,7 +380,7 @@ class Outlet(Metered):
         with self._lock:
             if (
                 self._easy
-                and (epoch is None or epoch == self._epoch)
+                and (epoch is None or epoch == self._epochs.front)
                 and self.stopped is None
                 and not self._budget.waiting
             ):
@@ -422,7 +395,7 @@ class Outlet(Metered):
                 break
             sleeper: asyncio.Future[None] = self._loop.create_future()
             with self._lock:
-                self._sleepers.append(sleeper)
+                self._waiters.sleepers.append(sleeper)
                 self._turn()
             if self._must_settle():  # the end of an epoch may have made room
                 self.settle()
@@ -430,11 +403,11 @@ class Outlet(Metered):
                 await sleeper
             except asyncio.CancelledError:
                 with self._lock:
-                    if sleeper in self._sleepers:
-                        self._sleepers.remove(sleeper)
+                    if sleeper in self._waiters.sleepers:
+                        self._waiters.sleepers.remove(sleeper)
                         self._turn()
                     elif not sleeper.cancelled():
-                        self._wake(1)  # it was woken for an item: that is another's now
+                        self._waiters.wake(1)  # it was woken for an item: that is another's now
                 raise
             except BaseException:
                 # The coroutine is closed, maybe by the garbage collector, and this thread may have the lock.

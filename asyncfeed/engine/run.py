@@ -101,12 +101,12 @@ class Run:
 
     def taken(self) -> int:
         """Return how many batches, or other items of the last stage, the consumer has taken so far."""
-        return self.outlet.delivered
+        return self.outlet.delivered.count
 
     def shown(self) -> Shown:
         """Return what the consumer has done so far."""
         elapsed, waited, _ = self.outlet.times()
-        return Shown(elapsed - waited, self.outlet.delivered, len(self.outlet), self.outlet.waiting)
+        return Shown(elapsed - waited, self.outlet.delivered.count, len(self.outlet), self.outlet.waiting)
 
     def skipped(self, failure: Failure) -> None:
         """Note that a failed item was left out, as its stage's policy says."""
@@ -352,8 +352,8 @@ class Run:
         outlet = self.outlet
         seconds, consumer_waited, data_waited = outlet.times()
         return FeedStats(
-            batches=outlet.delivered,
-            nbytes=outlet.delivered_bytes,
+            batches=outlet.delivered.count,
+            nbytes=outlet.delivered.nbytes,
             seconds=seconds,
             consumer_waited=consumer_waited,
             producer_waited=data_waited,

@@ -77,8 +77,8 @@ def test_a_consumer_gets_every_item_and_the_loop_brings_more_as_soon_as_half_is_
         await until_nothing_moves()
         outlet.settle()
         assert producing.done()
-        assert outlet.delivered == sum(map(len, epochs))
-        assert outlet.delivered_bytes == weight * outlet.delivered
+        assert outlet.delivered.count == sum(map(len, epochs))
+        assert outlet.delivered.nbytes == weight * outlet.delivered.count
         assert budget.used == 0
 
     asyncio.run(main())
