@@ -26,10 +26,13 @@ def loop_threads() -> list[threading.Thread]:
 
 
 def threads_ended(seconds: float = 10.0) -> bool:
-    """Wait until the threads of all runs have ended; return whether they did."""
+    """Wait until the threads of all runs have ended; return whether they did.
+
+    A run that was just told to stop may start more threads.
+    """
     deadline = time.monotonic() + seconds
-    for thread in run_threads():
-        thread.join(max(0.0, deadline - time.monotonic()))
+    while (running := run_threads()) and (left := deadline - time.monotonic()) > 0:
+        running[0].join(left)
     return not run_threads()
 
 
