@@ -38,6 +38,7 @@ class Outlet(Metered):
     * An item is only given to a consumer of its own epoch.
     * The end of an epoch stays in front until `go_to` a later one: all who draw from that epoch find it.
     * Nothing of an epoch before the one that was gone to is queued.
+    * A failure ends the run once a consumer asks for it: all may leave its epoch before.
 
     Most items are taken while more are ready behind them. Nothing changes then but the counts: no consumer is
     woken, nobody begins to wait, no epoch ends, and the loop need not be told. `_easy` is how many items in front
@@ -60,6 +61,8 @@ class Outlet(Metered):
         self._fixed = fixed
         self._loop = loop
         self._budget = budget
+        self._needy = budget.waiting
+        """Those that wait for memory: they are to hear of what was taken."""
         self._items: deque[tuple[Any, Any, int]] = deque()
         self._easy = 0
         """How many items in front can be taken without a further look: see above."""
@@ -110,13 +113,24 @@ class Outlet(Metered):
             await self._wait_for_room()
         self._budget.charge(share * place - span.nbytes)
         if unwanted:
-            # Nothing is queued, so nothing makes the source wait. The loop would never come to the call that tells
-            # the source to skip the rest of the epoch.
-            await asyncio.sleep(0)
-        if span.mark == END or (span.failure is not None and self._epochs.coming >= self._epochs.wanted):
+            await asyncio.sleep(0)  # nothing else lets the loop tell the source to skip the rest of the epoch
+        if span.mark == END or (span.failure is not None and await self._comes_to_end()):
             self.finish(span.failure)
         elif span.mark >= self.epoch_level:
             await self._put_end(room)
+
+    async def _comes_to_end(self) -> bool:
+        """Wait until a consumer asks for what failed; return False if all have left its epoch before that."""
+        while self.epoch_level != END:
+            with self._lock:
+                if self._epochs.coming < self._epochs.wanted:
+                    return False
+                if self.waiting and not self._items:
+                    break
+                self._low, self._full = 0, True  # so that whoever takes the last item, or waits, wakes the loop
+                self._count_easy()
+            await self._gate.wait()
+        return True
 
     async def _wait_for_room(self) -> None:
         if self._full:
@@ -203,7 +217,7 @@ class Outlet(Metered):
                 self._full = False
             self._count_easy()
         self._budget.charge(-self.freed())
-        if self._budget.waiting:
+        if self._needy:
             self._budget.poke()
         if room and self._gate.waiting:
             self._gate.open()
@@ -288,7 +302,7 @@ class Outlet(Metered):
         """Return whether the loop waits for what a consumer has just freed; asked under the lock."""
         if self._waking:
             return False
-        self._waking = (self._full and len(self._items) <= self._low) or bool(self._budget.waiting)
+        self._waking = (self._full and len(self._items) <= self._low) or bool(self._needy)
         return self._waking
 
     def take(self, epoch: int | None = None) -> Any:
@@ -301,7 +315,7 @@ class Outlet(Metered):
                 self._easy
                 and (epoch is None or epoch == self._epochs.front)
                 and self.stopped is None
-                and not self._budget.waiting
+                and not self._needy
             ):
                 self._easy -= 1
                 item, _, nbytes = self._items.popleft()
@@ -382,7 +396,7 @@ class Outlet(Metered):
                 self._easy
                 and (epoch is None or epoch == self._epochs.front)
                 and self.stopped is None
-                and not self._budget.waiting
+                and not self._needy
             ):
                 return self._pop_item()
         while True:

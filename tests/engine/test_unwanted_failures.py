@@ -156,3 +156,39 @@ def test_a_failure_is_raised_in_the_epoch_in_which_it_is_wanted(seed: int) -> No
     assert drawn.items == [0, 1, 0, 1, 2] + [0, 1, 2]
     assert drawn.failure is not None
     assert drawn.failure.epoch == 2
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_a_failure_in_the_rest_of_an_epoch_that_was_left_is_not_raised(most: int, wait: float, seed: int) -> None:
+    """However slowly the consumer draws; it is if the consumer asks for the item that fails."""
+
+    async def main() -> list[int]:
+        drawn: list[int] = []
+        async with FAILING["async map"].epochs(3) as epochs:
+            async for epoch in epochs:
+                async for item in epoch:
+                    await asyncio.sleep(wait)
+                    drawn.append(item)
+                    if item == most - 1:
+                        break
+        return drawn
+
+    if most < 4:
+        assert run_virtual(main, seed=seed) == 3 * list(range(most))
+    else:
+        with pytest.raises(Oops):
+            run_virtual(main, seed=seed)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_failure_in_the_rest_of_an_epoch_that_was_left_on_a_thread_is_not_raised(most: int) -> None:
+    """The same with a background thread."""
+    drawn: list[int] = []
+    with FAILING["map"].epochs(50) as epochs:
+        for epoch in epochs:
+            for item in epoch:
+                drawn.append(item)
+                if item == most - 1:
+                    break
+    assert drawn == 50 * list(range(most))
