@@ -14,7 +14,7 @@ from asyncfeed.session import Session, forked
 from asyncfeed.stats import FeedStats
 
 if TYPE_CHECKING:
-    from asyncfeed.engine.outlet import Outlet
+    from asyncfeed.engine.handoff import Handoff
     from asyncfeed.engine.run import Run
     from asyncfeed.pipeline import Pipeline
 
@@ -83,7 +83,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         if run.forked:
             forked()
         try:
-            batch: T_co = run.outlet.take(epoch)
+            batch: T_co = run.handoff.take(epoch)
         except Failed:
             pass
         except ClosedError as closed:
@@ -93,7 +93,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             return batch
         finally:
             del self  # an exception keeps this frame: it would keep the feed, and with it the run
-        _raise(run.outlet)
+        _raise(run.handoff)
 
     def __aiter__(self) -> Self:
         """Return the feed itself: iterating goes on where it stands."""
@@ -110,7 +110,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         if run.forked:
             forked()
         try:
-            batch: T_co = await run.outlet.take_async(epoch)
+            batch: T_co = await run.handoff.take_async(epoch)
         except Failed:
             pass
         except ClosedError as closed:
@@ -120,7 +120,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             return batch
         finally:
             del self  # an exception keeps this frame: it would keep the feed, and with it the run
-        _raise(run.outlet)
+        _raise(run.handoff)
 
     # -- stopping
 
@@ -186,7 +186,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def __repr__(self) -> str:
         run, stopped = self._session.run, self._session.stopped
         if run is not None:
-            stopped = run.outlet.stopped or stopped
+            stopped = run.handoff.stopped or stopped
         if self.failure is not None:
             state = f"failed with {type(self.failure.error).__qualname__}"
         elif stopped is not None:
@@ -194,16 +194,16 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         elif run is None:
             state = "not started"
         else:
-            state = "at its end" if run.outlet.ended else "running"
+            state = "at its end" if run.handoff.ended else "running"
         return (
-            f"<Feed of {self.pipeline!r}, {state}, delivered {0 if run is None else run.outlet.delivered.count}>"
+            f"<Feed of {self.pipeline!r}, {state}, delivered {0 if run is None else run.handoff.delivered.count}>"
         )
 
     @property
     def failure(self) -> Failure | None:
         """The item that ended the run: its exception, stage, key, ordinal and epoch; None where none did."""
-        outlet = self._session.outlet
-        return None if outlet is None else outlet.failure
+        handoff = self._session.handoff
+        return None if handoff is None else handoff.failure
 
     @property
     def skipped(self) -> list[Failure]:
@@ -228,12 +228,12 @@ def session_of(feed: Feed[Any]) -> Session:
     return feed._session  # noqa: SLF001 - users see the feed alone
 
 
-def _raise(outlet: Outlet) -> NoReturn:
-    failure = outlet.failure
+def _raise(handoff: Handoff) -> NoReturn:
+    failure = handoff.failure
     assert failure is not None
     error = failure.error
     try:
         # Each draw raises from the same point, so the traceback does not grow with every one.
         raise error.with_traceback(failure.traceback)
     finally:
-        del error, failure, outlet  # the frames in the traceback would hold them, and they it
+        del error, failure, handoff  # the frames in the traceback would hold them, and they it

@@ -22,7 +22,7 @@ from asyncfeed.machine import default_memory_limit
 if TYPE_CHECKING:
     from asyncfeed.coordinator import Tie
     from asyncfeed.engine.driver import Driver
-    from asyncfeed.engine.outlet import Outlet
+    from asyncfeed.engine.handoff import Handoff
     from asyncfeed.engine.run import Run
     from asyncfeed.pipeline import Pipeline
 
@@ -160,25 +160,25 @@ class Session:
         # Neither the tasks nor the threads hold the session, so this is called when the user lets go of it.
         run.watch(self, partial(_let_go, run, self._tie), driven=driven)
         if self._tie is not None:
-            run.outlet.over.add_done_callback(partial(_over, self._tie, run.outlet))
+            run.handoff.over.add_done_callback(partial(_over, self._tie, run.handoff))
         return run
 
     # -- what bridges and epochs ask of it while it runs
 
     @property
-    def outlet(self) -> Outlet | None:
+    def handoff(self) -> Handoff | None:
         """Where the run is drawn from, once it has begun."""
-        return None if self.run is None else self.run.outlet
+        return None if self.run is None else self.run.handoff
 
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
-        """Return what is ready without waiting: see `Outlet.take_ready`."""
+        """Return what is ready without waiting: see `Handoff.take_ready`."""
         run = self.run
-        return [] if run is None or run.forked else run.outlet.take_ready(most, nbytes)
+        return [] if run is None or run.forked else run.handoff.take_ready(most, nbytes)
 
     def trainer_ended(self) -> None:
-        """Note that the trainer behind a bridge is done: see `Outlet.end_seen`."""
+        """Note that the trainer behind a bridge is done: see `Handoff.end_seen`."""
         if self.run is not None:
-            self.run.outlet.end_seen()
+            self.run.handoff.end_seen()
 
     def note_slow(self, reason: str) -> None:
         """Count a slower way that a bridge takes, for `stats`."""
@@ -223,7 +223,7 @@ class Session:
             started = monotonic()
             self._driver.join()
             report_held_up(monotonic() - started)
-        self.run.outlet.clear()
+        self.run.handoff.clear()
 
     async def aclose(self) -> None:
         """Stop and wait, on the loop of the run."""
@@ -233,13 +233,13 @@ class Session:
             return
         if self._driver is not None:
             await self._driver.join_async()
-            run.outlet.clear()
+            run.handoff.clear()
         elif task is not None and run.loop is asyncio.get_running_loop():
             from asyncfeed.tasks import ended  # noqa: PLC0415 - see engine/ready.py
 
-            run.outlet.finish(stopped="the feed was closed")
+            run.handoff.finish(stopped="the feed was closed")
             await ended(task, self._grace + 1.0)
-            run.outlet.clear()
+            run.handoff.clear()
 
 
 def _let_go(run: Run, tie: Tie | None) -> None:
@@ -249,10 +249,10 @@ def _let_go(run: Run, tie: Tie | None) -> None:
     run.request_stop("nobody holds the feed any more")
 
 
-def _over(tie: Tie, outlet: Outlet, _: object) -> None:
-    failure = outlet.failure
+def _over(tie: Tie, handoff: Handoff, _: object) -> None:
+    failure = handoff.failure
     if failure is None:
-        tie.over(None, None, stopped=outlet.stopped is not None)
+        tie.over(None, None, stopped=handoff.stopped is not None)
     else:
         tie.over(failure.error, failure.traceback, stopped=False)
 

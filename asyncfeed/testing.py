@@ -385,7 +385,7 @@ def end_kept_processes() -> None:
     They end by themselves after five minutes without a run, and when the interpreter exits.
     """
     # Not imported here: nothing is kept where it was not.
-    if (module := sys.modules.get("asyncfeed.engine.kept")) is not None:
+    if (module := sys.modules.get("asyncfeed.engine.processes.kept")) is not None:
         module.kept.end_all()
 
 

@@ -325,7 +325,7 @@ def from_thread(
 ) -> None:
     """Run an async iterator in a thread of its own and consume here, through a small queue.
 
-    A full queue blocks the loop. With nothing to wait for that is right, and cheaper than a hop per batch.
+    A full queue blocks the loop. With nothing to wait for that is right, and cheaper than a group per batch.
     """
     handed: queue.Queue[list[int] | None] = queue.Queue(4)
 
@@ -355,12 +355,12 @@ def default_loop(loop: NewLoop) -> Iterator[None]:
             "ignore", DeprecationWarning
         )  # of policies, in Python 3.14; there is no other way in
 
-        class Policy(asyncio.DefaultEventLoopPolicy):
+        class SkipBudget(asyncio.DefaultEventLoopPolicy):
             def new_event_loop(self) -> asyncio.AbstractEventLoop:
                 return loop()
 
         before = asyncio.get_event_loop_policy()
-        asyncio.set_event_loop_policy(Policy())
+        asyncio.set_event_loop_policy(SkipBudget())
         try:
             yield
         finally:

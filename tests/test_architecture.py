@@ -67,9 +67,9 @@ CALLS = {
     "Thread": (
         *STARTS_TASKS,
         "engine/driver.py",
-        "engine/kept.py",
+        "engine/processes/kept.py",
         "engine/pump.py",
-        "engine/worker.py",
+        "engine/processes/worker.py",
         "coordinator/members.py",
         "bridges/tf_queues.py",
     ),
@@ -79,7 +79,7 @@ CALLS = {
     "to_thread": STARTS_OTHERS,
     "run_coroutine_threadsafe": STARTS_OTHERS,
     "ThreadPoolExecutor": (),
-    "Popen": ("engine/process.py", "testing.py", "cli.py"),
+    "Popen": ("engine/processes/process.py", "testing.py", "cli.py"),
     "Process": (),
     "ProcessPoolExecutor": (),
     "fork": (),
@@ -91,6 +91,7 @@ OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 # These make a task of a coroutine they are given, which nobody would end.
 MAKES_TASKS = {"shield", "gather", "wait_for"}
 MAX_LINES = 450
+MAX_FIELDS = 8
 
 
 class Import:
@@ -286,10 +287,43 @@ def test_private_names_stay_in_their_file(name: str) -> None:
 
 
 def test_a_private_name_of_another_file_is_found() -> None:
-    assert private_faults("feed._run.outlet", "bridges/x.py") == [
+    assert private_faults("feed._run.handoff", "bridges/x.py") == [
         "bridges/x.py:1 feed._run is another's private name"
     ]
     assert private_faults("class A:\n def f(self, o):\n  return o._x == self._y\n def _x(self): ...", "a.py") == []
+
+
+def changing_fields(source: str) -> dict[str, list[str]]:
+    """Return the fields of each class that are set anywhere but where an object is made."""
+    found = {}
+    for each in ast.walk(ast.parse(source)):
+        if not isinstance(each, ast.ClassDef):
+            continue
+        methods = [method for method in each.body if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)]
+        found[each.name] = sorted(
+            {
+                target.attr
+                for method in methods
+                if method.name not in {"__init__", "__post_init__"}
+                for target in ast.walk(method)
+                if isinstance(target, ast.Attribute)
+                and isinstance(target.ctx, ast.Store)
+                and ast.unparse(target.value) == "self"
+            }
+        )
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_few_fields_of_an_object_change(name: str) -> None:
+    """Who has more is several objects, each with a rule of its own for what belongs together."""
+    for owner, fields in changing_fields(FILES[name].read_text(encoding="utf-8")).items():
+        assert len(fields) <= MAX_FIELDS, (owner, fields)
+
+
+def test_a_field_that_changes_is_found() -> None:
+    source = "class A:\n def __init__(self): self.a = 1\n def f(self): self.b, c = 1, 2; self.d += 1"
+    assert changing_fields(source) == {"A": ["b", "d"]}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -390,8 +424,8 @@ def test_a_right_import_passes(name: str, source: str) -> None:
         ("reading/remote.py", "loop.run_in_executor(None, f)"),
         ("engine/run.py", "ThreadPoolExecutor(4)"),
         ("engine/threads.py", "subprocess.Popen(['ls'])"),
-        ("engine/process.py", "multiprocessing.get_context('fork').Process(target=f)"),
-        ("engine/process.py", "os.fork()"),
+        ("engine/processes/process.py", "multiprocessing.get_context('fork').Process(target=f)"),
+        ("engine/processes/process.py", "os.fork()"),
         ("engine/run.py", "time.sleep(0)"),
         ("engine/run.py", "from time import sleep as nap\nnap(1)"),
         ("engine/run.py", "async def f():\n await asyncio.sleep(0.1)"),

@@ -66,11 +66,11 @@ def test_every_exception_is_needed() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "feed._run.outlet",
+        "feed._run.handoff",
         "    assert run(feed)._items == []",
-        "from asyncfeed.engine.outlet import Outlet",
+        "from asyncfeed.engine.handoff import Handoff",
         "import asyncfeed.engine.run",
-        'monkeypatch.setattr("asyncfeed.engine.kept.EXIT_SECONDS", 0)',
+        'monkeypatch.setattr("asyncfeed.engine.processes.kept.EXIT_SECONDS", 0)',
         'mock.patch("asyncfeed.session.is_ready")',
     ],
 )

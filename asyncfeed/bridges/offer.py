@@ -13,7 +13,7 @@ from asyncfeed.sizes import Size, parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from asyncfeed.engine.outlet import Outlet
+    from asyncfeed.engine.handoff import Handoff
     from asyncfeed.errors import Failure
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
@@ -32,9 +32,9 @@ class OpenRun:
         return self.feed.failure
 
     @property
-    def outlet(self) -> Outlet | None:
+    def handoff(self) -> Handoff | None:
         """Where the run is drawn from, once it has begun."""
-        return self._session.outlet
+        return self._session.handoff
 
     def begin(self) -> None:
         """Begin now, on a background thread. A coroutine may do so, too: a framework blocks its loop anyhow."""
@@ -107,8 +107,8 @@ class Offer:
             feed = self._open()
             return OpenRun(feed), feed
         run = OpenRun(feed)
-        if run.outlet is not None:
-            run.outlet.restart()
+        if run.handoff is not None:
+            run.handoff.restart()
         return run, itertools.chain(first, feed)
 
     def withdraw(self) -> None:

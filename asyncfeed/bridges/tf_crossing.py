@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from asyncfeed.bridges.offer import OpenRun
     from asyncfeed.bridges.tf_layout import Layout
-    from asyncfeed.engine.outlet import Outlet
+    from asyncfeed.engine.handoff import Handoff
 
 SMALL = 1 << 10
 """Bytes. Up to this items cross as one copy, with one operation; larger ones in place if they can, with one call
@@ -64,7 +64,7 @@ class Crossing:
         self._pending = pending
         self._lock = threading.Lock()
         self._drawing = False
-        self._outlet: Outlet | None = None
+        self._handoff: Handoff | None = None
         self._let_go = self._ended = self._finished = self._refused = False
         self._error: BaseException | None = None
         self._run, self._items = run
@@ -85,9 +85,9 @@ class Crossing:
                 return
             group = [item]
             if first:
-                self._outlet = self._run.outlet
-                if self._outlet is not None:
-                    self._outlet.ends_elsewhere = True
+                self._handoff = self._run.handoff
+                if self._handoff is not None:
+                    self._handoff.ends_elsewhere = True
             # The first goes at once. Keras' bridge counts what may be on its way to nobody.
             if self._together and not first:
                 each = size_of(item)
@@ -136,7 +136,7 @@ class Crossing:
 
     def _enqueue(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         try:
-            with nullcontext() if self._outlet is None else self._outlet.holding():
+            with nullcontext() if self._handoff is None else self._handoff.holding():
                 op(*args, **kwargs)
         except self._tf.errors.CancelledError:
             self._let_go = True
@@ -146,8 +146,8 @@ class Crossing:
         """Close the queue behind what is in it; what is raised then waits for `finish`."""
         if isinstance(error, ClosedError) and EXIT in str(error):
             return  # a thread that still waits for data must not take this for the end of it
-        if self._outlet is not None:
-            self._outlet.hold()  # what is in the queue
+        if self._handoff is not None:
+            self._handoff.hold()  # what is in the queue
         self._run.stop(LET_GO)
         with self._lock:
             if not self._let_go:
@@ -198,8 +198,8 @@ class Crossing:
             self._finished |= finished
             over = self._ended and self._finished and not was_over
         if over:
-            if self._outlet is not None:
-                self._outlet.let_go()
+            if self._handoff is not None:
+                self._handoff.let_go()
             self._tf.raw_ops.DestroyResourceOp(resource=self._queue)
             if not self._refused:  # or else an iterator that is still there would ask for the next with its name
                 self._free()

@@ -185,8 +185,8 @@ class Runs:
         if not self._begun:
             return self._offer.open()
         run, items = self._begun.pop()
-        if run.outlet is not None:
-            run.outlet.restart()
+        if run.handoff is not None:
+            run.handoff.restart()
         return run, items
 
 
@@ -244,9 +244,9 @@ class Filling:
     def _put(self, item: Any) -> bool:
         """Put an item into the queue, waiting while it is full; return False where nobody wants it any more."""
         fed = self._components.feed(item)
-        outlet = self._drawn.outlet
+        handoff = self._drawn.handoff
         try:
-            with nullcontext() if outlet is None else outlet.holding():
+            with nullcontext() if handoff is None else handoff.holding():
                 self._sess.run(self._runner.enqueue_ops[0], fed)
         except self._ends:
             return False

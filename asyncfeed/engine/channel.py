@@ -1,4 +1,4 @@
-"""The bounded channel between two steps: one producer, one consumer, spans of items."""
+"""The bounded channel between two steps: one producer, one consumer, chunks of items."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from asyncfeed.stages.steps import END, NO_MARK, Span
-
-SPAN = 128
-"""How many items a span holds at most, where a step is free to choose."""
-
-ROOM = 4 << 20
-"""How many bytes wait in a channel at most."""
+from asyncfeed.engine.constants import CHANNEL_BYTES, CHUNK_ITEMS
+from asyncfeed.stages.steps import END, NO_MARK, Chunk
 
 
 def join(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:
@@ -25,82 +20,82 @@ def join(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:
 
 
 class Channel:
-    """A bounded queue of spans.
+    """A bounded queue of chunks.
 
-    A consumer that waits gets what there is at once; for one that is behind, short spans grow together in
-    the queue. `put` waits while `room` items are queued, or 4 MB, so at most one span more than that is held. A
-    span is taken in the step that returns it, so cancelling `get` loses nothing.
+    A consumer that waits gets what there is at once; for one that is behind, short chunks grow together in
+    the queue. `put` waits while `room` items are queued, or 4 MB, so at most one chunk more than that is held. A
+    chunk is taken in the step that returns it, so cancelling `get` loses nothing.
     """
 
-    __slots__ = ("_count", "_getter", "_nbytes", "_putter", "_spans", "most", "room")
+    __slots__ = ("_chunks", "_count", "_getter", "_nbytes", "_putter", "most", "room")
 
     def __init__(self, room: int) -> None:
         self.room = room
         self.most = sys.maxsize
         """How many items to give out together."""
-        self._spans: deque[Span] = deque()
+        self._chunks: deque[Chunk] = deque()
         self._count = 0
         self._nbytes = 0
         self._getter: asyncio.Future[None] | None = None
         self._putter: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
-        """Return how many spans wait."""
-        return len(self._spans)
+        """Return how many chunks wait."""
+        return len(self._chunks)
 
-    async def put(self, span: Span) -> None:
-        """Queue a span, then wait until there is room for another."""
-        self.put_nowait(span)
-        while self._is_full() and span.mark != END:
+    async def put(self, chunk: Chunk) -> None:
+        """Queue a chunk, then wait until there is room for another."""
+        self.put_nowait(chunk)
+        while self._is_full() and chunk.mark != END:
             self._putter = asyncio.get_running_loop().create_future()
             try:
                 await self._putter
             finally:
                 self._putter = None
 
-    def put_nowait(self, span: Span) -> None:
-        """Queue a span whatever the bound."""
-        spans = self._spans
-        if spans and not (tail := spans[-1]).ends and len(tail.items) + len(span.items) <= SPAN:
-            if span.items:
-                tail.ordinals = join(tail.ordinals, span.ordinals) if tail.items else span.ordinals
-                tail.items.extend(span.items)
-            tail.mark = span.mark
-            tail.failure = span.failure
-            tail.nbytes += span.nbytes
+    def put_nowait(self, chunk: Chunk) -> None:
+        """Queue a chunk whatever the bound."""
+        chunks = self._chunks
+        if chunks and not (tail := chunks[-1]).ends and len(tail.items) + len(chunk.items) <= CHUNK_ITEMS:
+            if chunk.items:
+                tail.ordinals = join(tail.ordinals, chunk.ordinals) if tail.items else chunk.ordinals
+                tail.items.extend(chunk.items)
+            tail.mark = chunk.mark
+            tail.failure = chunk.failure
+            tail.nbytes += chunk.nbytes
         else:
-            spans.append(span)
-        self._count += _places(span)
-        self._nbytes += span.nbytes
+            chunks.append(chunk)
+        self._count += _places(chunk)
+        self._nbytes += chunk.nbytes
         if (getter := self._getter) is not None and not getter.done():
             getter.set_result(None)
 
-    async def get(self) -> Span:
-        """Take the next span, or the first `most` items of it, waiting for it where there is none."""
-        while not self._spans:
+    async def get(self) -> Chunk:
+        """Take the next chunk, or the first `most` items of it, waiting for it where there is none."""
+        while not self._chunks:
             self._getter = asyncio.get_running_loop().create_future()
             try:
                 await self._getter
             finally:
                 self._getter = None
-        span = self._spans.popleft()
-        if len(span.items) > self.most:
-            self._spans.appendleft(span.split(self.most))
-        self._count -= _places(span)
-        self._nbytes -= span.nbytes
+        chunk = self._chunks.popleft()
+        if len(chunk.items) > self.most:
+            self._chunks.appendleft(chunk.split(self.most))
+        self._count -= _places(chunk)
+        self._nbytes -= chunk.nbytes
         if (putter := self._putter) is not None and not putter.done() and not self._is_full():
             putter.set_result(None)
-        return span
+        return chunk
 
     def clear(self) -> None:
         """Drop what is queued."""
-        self._spans.clear()
+        self._chunks.clear()
         self._count = self._nbytes = 0
 
     def _is_full(self) -> bool:
-        return self._count >= self.room or self._nbytes >= ROOM
+        return self._count >= self.room or self._nbytes >= CHANNEL_BYTES
 
 
-def _places(span: Span) -> int:
-    """Return how many places a span takes. An end of an epoch takes one: epochs without items are bounded, too."""
-    return len(span.items) + (span.mark != NO_MARK)
+def _places(chunk: Chunk) -> int:
+    """Return how many places a chunk takes: one for an end of an epoch, so epochs without items are bounded."""
+    return len(chunk.items) + (chunk.mark != NO_MARK)

@@ -36,11 +36,9 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
-log = logging.getLogger("asyncfeed")
+from asyncfeed.engine.constants import CLOSED_LOOP_CANCELLATIONS
 
-CANCELLATIONS = 100
-"""How often a coroutine is cancelled that awaits again. With more, one that never ends holds up the closing of its
-loop for longer. With less, the `finally` of one with many waits is left in the middle."""
+log = logging.getLogger("asyncfeed")
 
 
 class Watch(weakref.ref[Any]):
@@ -131,7 +129,7 @@ def close_main(task: asyncio.Task[Any] | None) -> None:
 
 
 def _cancel_until_it_ends(coroutine: Any) -> None:
-    for _ in range(CANCELLATIONS):
+    for _ in range(CLOSED_LOOP_CANCELLATIONS):
         # Not `close`: until Python 3.13 that leaves an async iterator in the middle of an item.
         coroutine.throw(asyncio.CancelledError())
     coroutine.close()

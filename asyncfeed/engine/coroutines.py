@@ -8,11 +8,9 @@ import logging
 import sys
 from types import FrameType
 
-log = logging.getLogger("asyncfeed")
+from asyncfeed.engine.constants import NOTICED_SECONDS
 
-NOTICED_SECONDS = 0.1
-"""Closing a feed is reported if it holds up a loop for longer. It is the limit of asyncio's debug mode.
-With less, a pipeline that closes as it should would be reported."""
+log = logging.getLogger("asyncfeed")
 
 
 def refuse_coroutine() -> None:

@@ -31,7 +31,7 @@ class Driver:
             self.thread.start()
         except RuntimeError:  # the system has no more threads, or the interpreter is about to end
             atexit.unregister(self._at_exit)
-            self.run.outlet.finish(stopped="its thread could not be started")
+            self.run.handoff.finish(stopped="its thread could not be started")
             self.run.unwatch()
             self.run.loop.close()
             raise
@@ -42,7 +42,7 @@ class Driver:
         try:
             loop.run_until_complete(self.run.begin())
         except BaseException as error:  # noqa: BLE001 - no consumer may wait for a loop that is gone
-            self.run.outlet.finish(fault(error))
+            self.run.handoff.finish(fault(error))
         finally:
             try:
                 leftover = asyncio.all_tasks(loop)  # what the user's functions started on this loop

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from asyncfeed.engine.flat import AUTO
+from asyncfeed.engine.constants import FLAT_CALLS
+from asyncfeed.engine.operators.call_async import AsyncWork
+from asyncfeed.engine.operators.call_threads import ThreadWork
 from asyncfeed.engine.plan import Description, arrange, prefetched
-from asyncfeed.engine.work_async import AsyncWork
-from asyncfeed.engine.work_threads import ThreadWork
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step
 from asyncfeed.stages.together import reached
 
@@ -51,7 +51,7 @@ def _step(step: Step) -> str:
     if step.concurrency == 1:
         calls = f"1 {ONE[step.kind]}"
     elif step.shape == "flat" or step.concurrency != "auto":
-        calls = f"up to {AUTO if step.concurrency == 'auto' else step.concurrency} {MANY[step.kind]}"
+        calls = f"up to {FLAT_CALLS if step.concurrency == 'auto' else step.concurrency} {MANY[step.kind]}"
     else:
         calls = f"1 to {AsyncWork.most if step.kind == 'async' else ThreadWork.most} {MANY[step.kind]}"
     return f"{calls}, {'in order' if step.ordered else 'as they come'}"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from asyncfeed.engine.constants import KEPT_FAILURES
 from asyncfeed.errors import Failure
-
-KEPT = 1000
-"""How many skipped failures are kept; all are counted."""
 
 
 class Failed(Exception):
-    """The run has failed; `Outlet.failure` says how."""
+    """The run has failed; `Handoff.failure` says how."""
 
 
 def fault(error: BaseException) -> Failure:
@@ -28,5 +26,5 @@ class Skips:
     def note(self, failure: Failure) -> None:
         """Add one."""
         self.count += 1
-        if len(self.kept) < KEPT:
+        if len(self.kept) < KEPT_FAILURES:
             self.kept.append(failure)

@@ -11,25 +11,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from asyncfeed.engine.budget import Account, Budget
-from asyncfeed.engine.channel import SPAN, Channel
+from asyncfeed.engine.channel import Channel
+from asyncfeed.engine.constants import CHUNK_ITEMS, PREFETCH_BATCHES, PREFETCH_SAMPLES
+from asyncfeed.engine.emitter import Emitter, Sink, TransformLink, Watch
 from asyncfeed.engine.epochs import EpochCounter
-from asyncfeed.engine.flat import FlatStep
-from asyncfeed.engine.merge import Branch, MergeStep, PickStep, ZipStep
-from asyncfeed.engine.origin import Origin
-from asyncfeed.engine.out import Link, Out, Sink, Watch
+from asyncfeed.engine.limits.budget import Account, Budget
+from asyncfeed.engine.operators.call_async import AsyncWork
+from asyncfeed.engine.operators.call_threads import ThreadWork
+from asyncfeed.engine.operators.expand import FlatStep
+from asyncfeed.engine.operators.merge import Branch, MergeStep, PickStep, ZipStep
+from asyncfeed.engine.operators.source import IndexedSource, IterableSource
+from asyncfeed.engine.operators.step import RunContext, Step
+from asyncfeed.engine.provenance import Provenance
 from asyncfeed.engine.relay import RelayStep
-from asyncfeed.engine.source import IndexedSource, IterableSource
-from asyncfeed.engine.step import Means, Step
-from asyncfeed.engine.work_async import AsyncWork
-from asyncfeed.engine.work_threads import ThreadWork
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.steps import Algorithm, Passes, Picking, Queue, Work, Zipping
 from asyncfeed.stages.together import is_endless, reached
-
-PREFETCH, SAMPLES = 32, 256
-"""How many batches wait for the consumer where no `prefetch` says it, or how many samples where those are more;
-fewer where they are large: see `Outlet`."""
 
 
 class Description(Protocol):
@@ -73,18 +70,18 @@ def prefetched(description: Description) -> tuple[int, bool]:
     unit = 1
     for node in description.stages:
         unit = unit * node.gathers() or 1
-    return max(PREFETCH, SAMPLES // unit), False
+    return max(PREFETCH_BATCHES, PREFETCH_SAMPLES // unit), False
 
 
 def compile_steps(
-    description: Description, means: Means, sink: Sink, run: int = 0, *, by_epoch: bool = False
+    description: Description, context: RunContext, sink: Sink, run: int = 0, *, by_epoch: bool = False
 ) -> list[Step]:
     """Return the steps that run a description, the first that draws first; the last sends to `sink`.
 
     `run` says how many runs went before: the epochs are counted on from theirs. With `by_epoch` they were passes
     of the last `repeat`, and the run goes on with the next pass.
     """
-    compiler = _Compiler(means, run, is_endless(description.source, description.stages), by_epoch=by_epoch)
+    compiler = _Compiler(context, run, is_endless(description.source, description.stages), by_epoch=by_epoch)
     last, _ = compiler.branch(description, (), trailing=True)
     compiler.close(last, sink)
     for depth, step in enumerate(compiler.steps):
@@ -93,15 +90,15 @@ def compile_steps(
 
 
 class _Compiler:
-    def __init__(self, means: Means, run: int, endless: bool, *, by_epoch: bool) -> None:
-        self._means = means
-        self._budget: Budget | Account = means.budget
+    def __init__(self, context: RunContext, run: int, endless: bool, *, by_epoch: bool) -> None:
+        self._context = context
+        self._budget: Budget | Account = context.budget
         """What the steps that are added charge to."""
         self._run = run
         self._endless = endless
         self._by_epoch = by_epoch
         self.steps: list[Step] = []
-        self._links: list[Link | Watch] = []
+        self._links: list[TransformLink | Watch] = []
 
     def branch(
         self, description: Description, outer: Sequence[int | None], *, trailing: bool = False
@@ -111,7 +108,7 @@ class _Compiler:
         indexed, folded, stages = reached(description.source, arranged)
         above = [str(description.source), *map(str, arranged[:folded])]
         if trailing and stages and stages[-1].is_queue:
-            stages.pop()  # the outlet's own bound
+            stages.pop()  # the handoff's own bound
         planned = [(node, node.steps()) for node in stages]
         own = [each.count for _, steps in planned for each in steps if isinstance(each, Passes)]
         repeats = (*own, *outer)
@@ -119,15 +116,15 @@ class _Compiler:
         name = str(description.source)
         epochs = self._epochs(repeats)
         if indexed is not None:
-            origin = Origin(len(indexed), indexed.key)
-            step: Step = IndexedSource(indexed, name, self._means, levels, origin, epochs)
+            provenance = Provenance(len(indexed), indexed.key)
+            step: Step = IndexedSource(indexed, name, self._context, levels, provenance, epochs)
         elif description.source.inputs:
-            origin = Origin(None, None)
-            step = self._merge(description.source, levels, repeats, origin)
+            provenance = Provenance(None, None)
+            step = self._merge(description.source, levels, repeats, provenance)
         else:
             make, call = description.source.draw()
-            origin = Origin(None, None)
-            step = IterableSource(make, name, self._means, levels, origin, epochs, call=call)
+            provenance = Provenance(None, None)
+            step = IterableSource(make, name, self._context, levels, provenance, epochs, call=call)
         self._open(step)
         level = 0
         unit = 1  # how many items of the source one item here is made of: queues of batches are shorter
@@ -136,13 +133,15 @@ class _Compiler:
             for each in steps:
                 match each:
                     case Algorithm():
-                        self._links.append(Link(each, level, self._epochs(repeats[level:]), top=level == levels))
+                        self._links.append(
+                            TransformLink(each, level, self._epochs(repeats[level:]), top=level == levels)
+                        )
                         unit, gathers = unit * gathers, 1
                     case Work():
-                        room = max(1, SPAN // unit)
-                        step = self._next(step, room, self._worker(each, str(node), levels, origin, unit))
+                        room = max(1, CHUNK_ITEMS // unit)
+                        step = self._next(step, room, self._worker(each, str(node), levels, provenance, unit))
                     case Queue():
-                        step = self._next(step, each.room, partial(RelayStep, str(node), self._means, levels))
+                        step = self._next(step, each.room, partial(RelayStep, str(node), self._context, levels))
                     case Passes():
                         if each.count is None:
                             self._links.append(Watch(".".join(above), level, levels, step.skips))
@@ -162,29 +161,33 @@ class _Compiler:
             )
         return EpochCounter(repeats, self._run)
 
-    def _worker(self, work: Work, name: str, levels: int, origin: Origin, unit: int) -> Callable[[Channel], Step]:
+    def _worker(
+        self, work: Work, name: str, levels: int, provenance: Provenance, unit: int
+    ) -> Callable[[Channel], Step]:
         if work.slow_paths is not None:
-            self._means.slow_paths.append(work.slow_paths)
+            self._context.slow_paths.append(work.slow_paths)
         work_step = AsyncWork if work.kind == "async" else ThreadWork
         kind = FlatStep if work.shape == "flat" else work_step
-        return lambda inbox: kind(work, name, self._means, levels, inbox, origin, unit)
+        return lambda inbox: kind(work, name, self._context, levels, inbox, provenance, unit)
 
-    def _merge(self, source: Source, levels: int, repeats: Sequence[int | None], origin: Origin) -> Step:
+    def _merge(self, source: Source, levels: int, repeats: Sequence[int | None], provenance: Provenance) -> Step:
         branches: list[Branch] = []
         budget = self._budget
         for each in source.inputs:
             account = self._budget = Account(budget)
             last, own = self.branch(each, repeats)
-            channel = Channel(SPAN)
+            channel = Channel(CHUNK_ITEMS)
             self.close(last, channel)
             branches.append(Branch(last, channel, own, account))
         self._budget = budget
         name, epochs = source.method, self._epochs(repeats)
         match source.merging():
             case Zipping(strict):
-                merge: MergeStep = ZipStep(name, self._means, levels, branches, origin, epochs, strict=strict)
+                merge: MergeStep = ZipStep(
+                    name, self._context, levels, branches, provenance, epochs, strict=strict
+                )
             case Picking(choose):
-                merge = PickStep(name, self._means, levels, branches, origin, epochs, choice=choose())
+                merge = PickStep(name, self._context, levels, branches, provenance, epochs, choice=choose())
         for branch in branches:
             branch.step.after = merge
         return merge
@@ -205,5 +208,5 @@ class _Compiler:
 
     def close(self, step: Step, sink: Sink) -> None:
         """Give a step its way out."""
-        step.out = Out(self._links, sink, self._budget, step.skip)
+        step.out = Emitter(self._links, sink, self._budget, step.skip)
         self._links = []

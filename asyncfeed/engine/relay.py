@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from asyncfeed.engine.channel import Channel
-from asyncfeed.engine.step import Means, Step
+from asyncfeed.engine.operators.step import RunContext, Step
 
 
 class RelayStep(Step):
-    """Passes spans on; what counts is the channel in front of it."""
+    """Passes chunks on; what counts is the channel in front of it."""
 
-    def __init__(self, name: str, means: Means, levels: int, inbox: Channel) -> None:
-        super().__init__(name, means, levels)
+    def __init__(self, name: str, context: RunContext, levels: int, inbox: Channel) -> None:
+        super().__init__(name, context, levels)
         self._inbox = inbox
 
     def start(self) -> None:
@@ -24,6 +24,6 @@ class RelayStep(Step):
     async def _relay(self) -> None:
         await self.out.start()
         while not self.out.finished:
-            span = await self._inbox.get()
-            await self.send(span)
-            del span
+            chunk = await self._inbox.get()
+            await self.send(chunk)
+            del chunk

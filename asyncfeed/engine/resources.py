@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from asyncfeed.engine.closing import complain
-from asyncfeed.engine.origin import from_outside
+from asyncfeed.engine.provenance import is_own_cancellation
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import ClosedError
 from asyncfeed.reading.file import Bytes, File
@@ -97,7 +97,7 @@ class Resources:
         except BaseException as error:
             opening.set_exception(_as_failure(error))
             opening.exception()  # or else asyncio says that nobody has asked for it
-            if from_outside(error, task):
+            if is_own_cancellation(error, task):
                 raise
         else:
             opening.set_result(None)
@@ -132,7 +132,7 @@ class Resources:
             self._give(answer, await call(shared.reader), None)
         except BaseException as error:
             self._give(answer, None, _as_failure(error))
-            if from_outside(error, task):
+            if is_own_cancellation(error, task):
                 raise
 
     def _give(self, answer: _Answer[T], found: T | None, error: BaseException | None) -> None:

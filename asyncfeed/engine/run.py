@@ -1,6 +1,6 @@
 """One run of a pipeline: a single flat group of tasks, and the one way it ends.
 
-A run ends when its outlet is over: the stream has ended, has failed, or was stopped. Then every task is
+A run ends when its handoff is over: the stream has ended, has failed, or was stopped. Then every task is
 cancelled, what was opened is closed, and busy threads are waited for. Nothing here refers to the `Feed`, so that
 dropping the last `Feed` can be seen.
 
@@ -21,17 +21,18 @@ from functools import partial
 from typing import Any
 
 from asyncfeed.engine import forks
-from asyncfeed.engine.budget import Budget
 from asyncfeed.engine.closed_loop import Hold, Watch, close_main, unwind, watch
-from asyncfeed.engine.demand import Shown
+from asyncfeed.engine.constants import KILLED_SECONDS
 from asyncfeed.engine.failed import Skips, fault
 from asyncfeed.engine.grace import Grace
-from asyncfeed.engine.outlet import Outlet
+from asyncfeed.engine.handoff import Handoff
+from asyncfeed.engine.limits.budget import Budget
+from asyncfeed.engine.limits.demand import Shown
+from asyncfeed.engine.operators.step import Step
 from asyncfeed.engine.plan import Description, compile_steps, prefetched
-from asyncfeed.engine.processes import Processes
+from asyncfeed.engine.processes.stage import Processes
 from asyncfeed.engine.resources import Resources
 from asyncfeed.engine.run_tasks import RunTasks
-from asyncfeed.engine.step import Step
 from asyncfeed.engine.threads import Threads
 from asyncfeed.engine.waking import Waking
 from asyncfeed.errors import Failure
@@ -42,8 +43,6 @@ from asyncfeed.tasks import forget_cancellation, start_task
 
 _numbers = itertools.count()
 
-KILLED = 0.5
-"""Seconds for killed worker processes, and for tasks that were cancelled again, to be gone."""
 CLOSING = ": closing"
 """What the name of a run's task ends in once it only closes; `asyncfeed.testing` waits for such tasks."""
 
@@ -69,7 +68,7 @@ class Run:
         self._forks = forks.count
         self.budget = Budget(memory_limit)
         self.tasks = RunTasks(loop, self._context, self._task_ended)
-        self.start, self.dismiss, self.in_peace = self.tasks.start, self.tasks.dismiss, self.tasks.in_peace
+        self.start, self.cancel_task, self.in_peace = self.tasks.start, self.tasks.cancel_task, self.tasks.in_peace
         self.threads = Threads(loop, self.name, self._context)
         self.resources = Resources(loop, self.threads, self.start)
         """What files are read with. It is closed when all tasks and threads have ended."""
@@ -79,11 +78,11 @@ class Run:
         """What a bridge counts."""
         self.slow_paths = [self.crossings]
         room, fixed = prefetched(description)
-        self.outlet = Outlet(room, loop, self.budget, fixed=fixed)
-        self.budget.freed = self.outlet.freed
-        self.steps: list[Step] = compile_steps(description, self, self.outlet, epoch, by_epoch=by_epoch)
+        self.handoff = Handoff(room, loop, self.budget, fixed=fixed)
+        self.budget.freed = self.handoff.freed
+        self.steps: list[Step] = compile_steps(description, self, self.handoff, epoch, by_epoch=by_epoch)
         if by_epoch:  # the last `repeat` has the highest level
-            self.outlet.epoch_level = self.steps[-1].levels - 1
+            self.handoff.epoch_level = self.steps[-1].levels - 1
         self.skips = Skips()
         self.grace = Grace(loop, grace)
         self._cancelled: asyncio.CancelledError | None = None
@@ -93,20 +92,20 @@ class Run:
         self._hold: Hold | None = None
         self._abandoned = False
 
-    # -- what steps use: see `Means`
+    # -- what steps use: see `RunContext`
 
     def hungry_for(self) -> float:
         """Return for how many seconds the consumer has waited so far."""
-        return self.outlet.times()[1]
+        return self.handoff.times()[1]
 
     def taken(self) -> int:
         """Return how many batches, or other items of the last stage, the consumer has taken so far."""
-        return self.outlet.delivered.count
+        return self.handoff.delivered.count
 
     def shown(self) -> Shown:
         """Return what the consumer has done so far."""
-        elapsed, waited, _ = self.outlet.times()
-        return Shown(elapsed - waited, self.outlet.delivered.count, len(self.outlet), self.outlet.waiting)
+        elapsed, waited, _ = self.handoff.times()
+        return Shown(elapsed - waited, self.handoff.delivered.count, len(self.handoff), self.handoff.waiting)
 
     def skipped(self, failure: Failure) -> None:
         """Note that a failed item was left out, as its stage's policy says."""
@@ -115,15 +114,15 @@ class Run:
     def _task_ended(self, task: asyncio.Task[None], asked: bool) -> None:
         if task.cancelled() and not (self.tasks.stopping or asked):
             # Not by us: its items would be missing, and the consumer would wait for ever.
-            self.outlet.finish(stopped=f"{task.get_name()!r} was cancelled from outside the feed")
+            self.handoff.finish(stopped=f"{task.get_name()!r} was cancelled from outside the feed")
         elif not task.cancelled() and (error := task.exception()) is not None:
             self._broke(error)
 
     def _broke(self, error: BaseException) -> None:
         """Hand what a task raised to the consumer; report it where the consumer hears of something else."""
         if not self.tasks.stopping:
-            self.outlet.finish(fault(error))
-        failure = self.outlet.failure
+            self.handoff.finish(fault(error))
+        failure = self.handoff.failure
         if failure is not None and error is failure.error:
             return
         if not isinstance(error, (KeyboardInterrupt, SystemExit)):  # the task has raised these through the loop
@@ -169,9 +168,9 @@ class Run:
         forget_cancellation(task)
         error = None if task.cancelled() else task.exception()
         if error is None:
-            self.outlet.finish(stopped="its task was cancelled")
+            self.handoff.finish(stopped="its task was cancelled")
         else:
-            self.outlet.finish(fault(error))
+            self.handoff.finish(fault(error))
         self.unwatch()
         # asyncio keeps a weak reference to each task that it knows of. Python runs code when such a task goes, and
         # drops an interrupt that is raised there.
@@ -187,12 +186,12 @@ class Run:
             try:
                 for step in self.steps:
                     step.start()
-                await self._wait(self.outlet.over)
+                await self._wait(self.handoff.over)
                 await self._end()
             except GeneratorExit:  # the loop was closed before its time: nothing can be waited for any more
                 raise
             except BaseException as error:  # a fault of ours, or an interrupt that was raised here
-                self.outlet.finish(fault(error))
+                self.handoff.finish(fault(error))
                 await self._end()
                 raise
         finally:
@@ -206,7 +205,7 @@ class Run:
 
     async def _end(self) -> None:
         """Cancel all tasks, wait for them and for the threads; may be called again."""
-        self.outlet.finish(stopped="its task was cancelled")
+        self.handoff.finish(stopped="its task was cancelled")
         if (task := asyncio.current_task()) is not None:
             task.set_name(self.name + CLOSING)
         self.grace.begin(self._is_overdue)
@@ -219,7 +218,7 @@ class Run:
     async def _close_readers(self) -> None:
         """Close what files were read with, each in a task of its own, for as long as the grace allows."""
         tasks = [self.tasks.start_last(each, f"{self.name}: closing a store") for each in self.resources.closing()]
-        until = max(self.grace.deadline, self.loop.time()) + KILLED
+        until = max(self.grace.deadline, self.loop.time()) + KILLED_SECONDS
         for task in tasks:
             while not task.done() and self.loop.time() < until:
                 await self._wait(task, until)
@@ -246,7 +245,7 @@ class Run:
         await self._threads_idle(self.grace.deadline)
         if self.threads.busy:
             if self._kill():
-                await self._threads_idle(self.loop.time() + KILLED)
+                await self._threads_idle(self.loop.time() + KILLED_SECONDS)
             self._report_stuck()
 
     async def _threads_idle(self, until: float) -> None:
@@ -266,7 +265,7 @@ class Run:
     def _is_overdue(self) -> None:
         """Say what does not end by itself; cancel it again, and soon wait no longer for it."""
         self._report_stuck()
-        self.grace.then(KILLED if self.tasks.cancel_again() else 0.0, self.tasks.wait_no_longer)
+        self.grace.then(KILLED_SECONDS if self.tasks.cancel_again() else 0.0, self.tasks.wait_no_longer)
 
     def _kill(self) -> bool:
         """Kill the worker processes that have not ended; return whether there were any."""
@@ -276,7 +275,7 @@ class Run:
         self.resources.abandon()  # what could not be closed, as the loop is gone
         self.threads.close()
         self.grace.cancel()
-        self.outlet.finish(stopped="it has ended")
+        self.handoff.finish(stopped="it has ended")
         self._found = self._concurrency()
         if not self.tasks.left:  # one that is left may yet go on, and is to find that there is nothing more to do
             for step in self.steps:
@@ -303,32 +302,32 @@ class Run:
 
     def go_to_epoch(self, epoch: int) -> None:
         """Leave what is left of the epochs before this one, counted from the first of the run; from any thread."""
-        if self.outlet.go_to(epoch) and not self.outlet.ended:
+        if self.handoff.go_to(epoch) and not self.handoff.ended:
             with suppress(RuntimeError):  # the loop has closed, so the run has ended
                 self.loop.call_soon_threadsafe(self._skip_epoch, epoch - 1)
 
     def _skip_epoch(self, epoch: int) -> None:
         if self.steps:
-            self.steps[-1].skip(self.outlet.epoch_level, epoch)
+            self.steps[-1].skip(self.handoff.epoch_level, epoch)
 
     def request_stop(self, reason: str) -> None:
         """Stop; from any thread or signal handler, and from the garbage collector, any number of times."""
         if self.forked:
             return
-        self.outlet.cut(reason)
+        self.handoff.cut(reason)
         try:
             self.loop.call_soon_threadsafe(self._stop, reason)
         except RuntimeError:  # the loop has closed, so the run has ended
             self._abandon()
 
     def _stop(self, reason: str) -> None:
-        self.outlet.finish(stopped=reason)
-        self.outlet.clear()
+        self.handoff.finish(stopped=reason)
+        self.handoff.clear()
 
     def _abandon(self, main: Callable[[], asyncio.Task[None] | None] = lambda: None) -> None:
         """Let go of everything, without the loop: it was closed. See `closed_loop`."""
-        self.outlet.cut("its event loop was closed")
-        self.outlet.clear(wait=False)
+        self.handoff.cut("its event loop was closed")
+        self.handoff.clear(wait=False)
         if self._abandoned or self._found is not None or self.forked:
             return
         self._abandoned = self.tasks.stopping = True
@@ -349,16 +348,16 @@ class Run:
 
     def stats(self) -> FeedStats:
         """Return what has happened so far."""
-        outlet = self.outlet
-        seconds, consumer_waited, data_waited = outlet.times()
+        handoff = self.handoff
+        seconds, consumer_waited, data_waited = handoff.times()
         return FeedStats(
-            batches=outlet.delivered.count,
-            nbytes=outlet.delivered.nbytes,
+            batches=handoff.delivered.count,
+            nbytes=handoff.delivered.nbytes,
             seconds=seconds,
             consumer_waited=consumer_waited,
             producer_waited=data_waited,
             skipped=self.skips.count,
-            memory_used=0 if self._found is not None else self.outlet.in_flight(self.budget.known),
+            memory_used=0 if self._found is not None else self.handoff.in_flight(self.budget.known),
             memory_peak=self.budget.peak,
             memory_limit=self.budget.limit,
             concurrency=self._concurrency() if self._found is None else self._found,

@@ -44,7 +44,7 @@ class RunTasks:
         """Start a task; nothing of it runs before this returns."""
         task = self._add(coroutine, name)
         if self.stopping:
-            self.dismiss(task)  # the others have been
+            self.cancel_task(task)  # the others have been
         return task
 
     def start_last(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -71,7 +71,7 @@ class RunTasks:
         if self.stopping and not self.left:
             self.wait_no_longer()
 
-    def dismiss(self, task: asyncio.Task[None]) -> None:
+    def cancel_task(self, task: asyncio.Task[None]) -> None:
         """Cancel a task that is not needed any more; once, and not while it closes what it has opened."""
         if task in self._asked or task.done():
             return
@@ -101,7 +101,7 @@ class RunTasks:
         """Cancel all tasks, and those that start later."""
         self.stopping = True
         for task in list(self.left):
-            self.dismiss(task)
+            self.cancel_task(task)
 
     def cancel_again(self) -> bool:
         """Cancel those that have not ended, whatever they close; return whether there are any."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 
-class Lane:
+class CapacityLimiter:
     """A part of the threads: at most `width` of them at a time, and jobs that wait for one of these.
 
     A thread that has done its job takes the next from here, without a turn of the loop in between.
@@ -28,8 +28,8 @@ class Lane:
         self.waiting: deque[_Job] = deque()
 
 
-_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", str, Lane | None]
-_Done = tuple["asyncio.Future[Any]", Any, BaseException | None, Lane | None, bool]
+_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", str, CapacityLimiter | None]
+_Done = tuple["asyncio.Future[Any]", Any, BaseException | None, CapacityLimiter | None, bool]
 
 
 class Threads:
@@ -48,7 +48,7 @@ class Threads:
         self._busy: dict[threading.Thread, str] = {}
         self._threads: list[threading.Thread] = []
         self._pending = 0
-        """How many jobs are with a thread, or on the way to one; those that wait in a lane are not."""
+        """How many jobs are with a thread, or on the way to one; those that wait in a limiter are not."""
         self._parked: set[threading.Semaphore | threading.Lock] = set()
         self._done: deque[_Done] = deque()
         self._reporting = False
@@ -57,40 +57,40 @@ class Threads:
         self.ending = False
         """Whether nothing more is wanted: a job that has several things to do may leave the rest."""
 
-    async def run(self, what: str, fn: Callable[..., R], *args: Any, lane: Lane | None = None) -> R:
+    async def run(self, what: str, fn: Callable[..., R], *args: Any, limiter: CapacityLimiter | None = None) -> R:
         """Call `fn(*args)` on a thread and return its result; `what` names the job in a report.
 
         Cancelling stops the waiting, not a call that has begun: its result is dropped when it comes.
         """
-        result: R = await self.submit(what, fn, *args, lane=lane)
+        result: R = await self.submit(what, fn, *args, limiter=limiter)
         return result
 
     def submit(
-        self, what: str, fn: Callable[..., Any], *args: Any, lane: Lane | None = None
+        self, what: str, fn: Callable[..., Any], *args: Any, limiter: CapacityLimiter | None = None
     ) -> asyncio.Future[Any]:
-        """Start `fn(*args)` on a thread, in a `lane` as soon as there is one for it, and return its future.
+        """Start `fn(*args)` on a thread, in a `limiter` as soon as there is one for it, and return its future.
 
         Raises `RuntimeError` if the run has ended, the interpreter ends, or the system has no more threads.
         """
         if self._closed:
             raise RuntimeError("the run has ended: its threads take no more jobs")
         future: asyncio.Future[Any] = self._loop.create_future()
-        job = fn, args, future, what, lane
-        if lane is None:
+        job = fn, args, future, what, limiter
+        if limiter is None:
             self._hand_out(job)
         else:
-            lane.waiting.append(job)
-            self._fill(lane)
+            limiter.waiting.append(job)
+            self._fill(limiter)
         return future
 
-    def _fill(self, lane: Lane) -> None:
-        while lane.busy < lane.width and (job := _next(lane)) is not None:
+    def _fill(self, limiter: CapacityLimiter) -> None:
+        while limiter.busy < limiter.width and (job := _next(limiter)) is not None:
             try:
                 self._hand_out(job)
             except RuntimeError as error:  # the system has no more threads, or the interpreter ends
                 job[2].set_exception(error)
                 return
-            lane.busy += 1
+            limiter.busy += 1
 
     def _hand_out(self, job: _Job) -> None:
         if self._pending >= len(self._threads):
@@ -108,7 +108,7 @@ class Threads:
         me = threading.current_thread()
         following: _Job | None = None
         while (job := following or self._jobs.get()) is not None:
-            fn, args, future, what, lane = job
+            fn, args, future, what, limiter = job
             self._busy[me] = what
             result, error = None, None
             try:
@@ -116,10 +116,10 @@ class Threads:
             except BaseException as raised:  # noqa: BLE001 - it is handed on, whatever it is
                 error = raised
             del self._busy[me]
-            # What comes into the lane after this look finds the loop with this report still to read.
-            following = None if lane is None else _next(lane)
-            self._done.append((future, result, error, lane, following is not None))
-            del job, fn, args, future, result, error, lane  # an idle thread must not keep the last item alive
+            # What comes into the limiter after this look finds the loop with this report still to read.
+            following = None if limiter is None else _next(limiter)
+            self._done.append((future, result, error, limiter, following is not None))
+            del job, fn, args, future, result, error, limiter  # an idle thread must not keep the last item alive
             # The flag is read after the append and cleared before the queue is emptied, so either this
             # thread wakes the loop or the loop has yet to look.
             if not self._reporting:
@@ -132,13 +132,13 @@ class Threads:
     def _report(self) -> None:
         self._reporting = False
         while self._done:
-            future, result, error, lane, goes_on = self._done.popleft()
+            future, result, error, limiter, goes_on = self._done.popleft()
             if not goes_on:
                 self._pending -= 1
-                if lane is not None:
-                    lane.busy -= 1
-            if lane is not None:
-                self._fill(lane)
+                if limiter is not None:
+                    limiter.busy -= 1
+            if limiter is not None:
+                self._fill(limiter)
             if future.done():
                 continue
             if error is None:
@@ -204,11 +204,11 @@ class Threads:
             frames.clear()  # it holds this very frame, and all that is in those of others
 
 
-def _next(lane: Lane) -> _Job | None:
-    """Take a job that waits in the lane, if its threads are not too many; any thread may call it."""
+def _next(limiter: CapacityLimiter) -> _Job | None:
+    """Take a job that waits in the limiter, if its threads are not too many; any thread may call it."""
     try:
-        while lane.busy <= lane.width:
-            job = lane.waiting.popleft()
+        while limiter.busy <= limiter.width:
+            job = limiter.waiting.popleft()
             if not job[2].done():  # or else it was cancelled
                 return job
     except IndexError:

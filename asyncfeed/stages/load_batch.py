@@ -22,7 +22,7 @@ from asyncfeed.stacking.pool import Pool, shared_pool
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch, Group
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, Surprise, fitting
+from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, LayoutMismatch, fitting
 from asyncfeed.stages.steps import MemberError, Place, Step, Work
 from asyncfeed.stats import SlowPaths
 from asyncfeed.trees import Spec, Tree, leaf_spec, unflatten
@@ -129,7 +129,7 @@ class ReadBatch:
         """Return the batch."""
         try:
             return self._assemble(*_columns(samples), place)
-        except Surprise as surprise:
+        except LayoutMismatch as surprise:
             reason = str(surprise)
         except OSError as error:  # the long way finds it, too, and says where
             reason = f"{type(error).__name__} while a file was read"
@@ -154,7 +154,7 @@ class ReadBatch:
                 array = fitting(stack, column, where, self._pool.empty)
             else:
                 if len(set(map(_store, column))) > 1:
-                    raise Surprise("the files are in several stores")
+                    raise LayoutMismatch("the files are in several stores")
                 with reader_of(column[0]) as reader:
                     rows = self._rows_of(number)
                     if pad is None:
@@ -178,13 +178,13 @@ _store = attrgetter("store")
 
 
 def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec]:
-    """Return the leaves of the samples column by column; raise `Surprise` if files and others mix in one."""
+    """Return the leaves of the samples column by column; raise `LayoutMismatch` if files and others mix in one."""
     kinds = set(map(type, samples))
     if kinds == {File}:
         return [samples], leaf_spec()
     columns, spec = fitting(transpose, samples, str)
     if not all(len(set(map(type, column))) == 1 or type(column[0]) is not File for column in columns):
-        raise Surprise("a leaf is a file in some samples and not in others")
+        raise LayoutMismatch("a leaf is a file in some samples and not in others")
     if not any(type(column[0]) is File for column in columns):
-        raise Surprise("the first sample holds no file")
+        raise LayoutMismatch("the first sample holds no file")
     return columns, spec

@@ -1,7 +1,7 @@
 """Reading one column of files into the rows of one array; or of several, where a file holds several.
 
-The first file says what the others should be. Whatever is not so raises `Surprise`, and then nothing is known
-but that the batch has to be loaded file by file.
+The first file says what the others should be. Whatever is not so raises `LayoutMismatch`, and then nothing is
+known but that the batch has to be loaded file by file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DIFFERS = "a file differs from the first in its header or size"
 NO_LAYOUT = "the arrays are compressed, pickled, or too many"
 
 
-class Surprise(Exception):
+class LayoutMismatch(Exception):
     """Something is not as the first file of the batch promised; it says what."""
 
 
@@ -53,7 +53,7 @@ def fitting(check: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     try:
         return check(*args, **kwargs)
     except ValueError:
-        raise Surprise("the samples do not fit together") from None
+        raise LayoutMismatch("the samples do not fit together") from None
 
 
 def _groups(files: int, aside: int) -> list[range]:
@@ -66,7 +66,7 @@ def _check(outcomes: Sequence[Exception | None]) -> None:
     """Raise what is wrong with the first file that could not be read into its row."""
     for error in filter(None, outcomes):
         if isinstance(error, Corrupt):
-            raise Surprise(DIFFERS)
+            raise LayoutMismatch(DIFFERS)
         value(error)
 
 
@@ -93,8 +93,8 @@ class HeadedRows:
             try:
                 _check(reader.read_into(files[some.start : some.stop], into))
                 if heads.count(head) != len(heads):  # type: ignore[arg-type]
-                    raise Surprise(DIFFERS)
-            except Surprise:
+                    raise LayoutMismatch(DIFFERS)
+            except LayoutMismatch:
                 self._known = None
                 raise
         return out
@@ -105,15 +105,15 @@ class HeadedRows:
         """Read files that differ in axis 0 into the rows of one array, padded; return it with the lengths."""
         header, _, known = self._first(reader, files[0])
         if not header.shape:
-            raise Surprise("a sample without axes cannot be padded")
+            raise LayoutMismatch("a sample without axes cannot be padded")
         tail, dtype, offset = header.shape[1:], header.dtype, header.offset
         unit = prod(tail) * dtype.itemsize
         if not unit or any(file.size is None for file in files):
-            raise Surprise("files without data, or of unknown size")
+            raise LayoutMismatch("files without data, or of unknown size")
         lengths = [((file.size or 0) - offset) // unit for file in files]
         shape = fitting(pad.shape_for, [(length, *tail) for length in lengths], where)
         if shape[1:] != tail:
-            raise Surprise("pad changes more than the first axis")
+            raise LayoutMismatch("pad changes more than the first axis")
         fill = fitting(fill_value, value, dtype, where)
         out = self._pool.empty((len(files), *shape), dtype)
         body = _bytes(out)
@@ -132,7 +132,7 @@ class HeadedRows:
                 if known.get(text) != length:
                     said = self._decoder.probe(np.frombuffer(text, np.uint8), files[place])
                     if said[:4] != ((length, *tail), dtype, False, offset):
-                        raise Surprise(DIFFERS)
+                        raise LayoutMismatch(DIFFERS)
                     if len(known) < REMEMBERED:
                         known[text] = length
                 if length < shape[0]:
@@ -148,9 +148,9 @@ class HeadedRows:
         header = self._decoder.probe(buffer[:PROBE], file)
         if header.offset + header.nbytes != len(buffer):
             # Memory for a batch of what is not there must not be asked for.
-            raise Surprise("a file is not as long as its header says")
+            raise LayoutMismatch("a file is not as long as its header says")
         if header.fortran_order and len(header.shape) > 1:
-            raise Surprise("an array is in Fortran order")
+            raise LayoutMismatch("an array is in Fortran order")
         self._known = known = header, buffer[: header.offset].tobytes(), {}
         return known
 
@@ -162,7 +162,7 @@ class LaidOutRows:
         self._decoder = decoder
         self._pool = pool
         self._template: _Template | None = None
-        self._hopeless = False
+        self._unsupported = False
 
     def read(self, reader: Reader, files: Sequence[File]) -> Tree:
         """Read files that are laid out alike, each array into its row of one; return them as a sample."""
@@ -176,8 +176,8 @@ class LaidOutRows:
             try:
                 _check(reader.read_into(files[some.start : some.stop], into))
                 if not all(map(template.fits, asides, rows)):
-                    raise Surprise(DIFFERS)
-            except Surprise:
+                    raise LayoutMismatch(DIFFERS)
+            except LayoutMismatch:
                 self._template = None
                 raise
         return template.sample(made)
@@ -186,16 +186,16 @@ class LaidOutRows:
         self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
     ) -> tuple[Tree, Any]:
         """Do nothing: such files are padded when they are samples."""
-        raise Surprise("files with several arrays are padded after they are loaded")
+        raise LayoutMismatch("files with several arrays are padded after they are loaded")
 
     def _learn(self, reader: Reader, file: File) -> _Template:
-        if self._hopeless:
-            raise Surprise(NO_LAYOUT)
+        if self._unsupported:
+            raise LayoutMismatch(NO_LAYOUT)
         buffer = value(*reader.read((file,)))
         layout = self._decoder.layout(buffer, file)
         if layout is None or len(layout.headers) > MOST:
-            self._hopeless = True  # compressed, say: the others will be, too, and a look at each is not free
-            raise Surprise(NO_LAYOUT)
+            self._unsupported = True  # compressed, say: the others will be, too, and a look at each is not free
+            raise LayoutMismatch(NO_LAYOUT)
         template = self._template = _Template(buffer, layout)
         return template
 

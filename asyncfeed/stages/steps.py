@@ -11,16 +11,16 @@ from asyncfeed.errors import Failure
 from asyncfeed.stats import SlowPaths
 
 NO_MARK = -1
-"""The `mark` of a span after which no epoch ends."""
+"""The `mark` of a chunk after which no epoch ends."""
 END = sys.maxsize
-"""The `mark` of the last span of a stream: every stage flushes at it."""
+"""The `mark` of the last chunk of a stream: every stage flushes at it."""
 
 
 Concurrency = int | Literal["auto"]
 OnError = Literal["raise", "skip"]
 
 
-class Span:
+class Chunk:
     """A run of items that moves through the pipeline together, with what happens after them.
 
     `ordinals` has one entry for each item: its place in the stream of its source. It is a `range` where
@@ -50,10 +50,10 @@ class Span:
         """Whether something ends after these items: an epoch or the stream, or it breaks."""
         return self.mark != NO_MARK or self.failure is not None
 
-    def split(self, size: int) -> Span:
+    def split(self, size: int) -> Chunk:
         """Keep the first `size` items; return the rest, with its part of the bytes and what happens after it."""
         nbytes = self.nbytes * (len(self.items) - size) // len(self.items)
-        rest = Span(self.items[size:], self.ordinals[size:], self.mark, self.failure, nbytes)
+        rest = Chunk(self.items[size:], self.ordinals[size:], self.mark, self.failure, nbytes)
         del self.items[size:]
         self.ordinals = self.ordinals[:size]
         self.mark, self.failure = NO_MARK, None
@@ -179,10 +179,10 @@ class Turns:
 class Work:
     """How to call a function for each item of a stream.
 
-    `kind` is "async" (awaited on the loop), "thread" (called on a thread, several items per hop) or "process" (the
-    same in another process, for shape "map" only; the function and what it takes and returns can be pickled).
-    `shape` says what becomes of the result: "map" puts it in the item's place, "filter" keeps the item where
-    it is true, "flat" puts the elements of the returned iterable (or async iterable) in its place.
+    `kind` is "async" (awaited on the loop), "thread" (called on a thread, several items per group) or "process"
+    (the same in another process, for shape "map" only; the function and what it takes and returns can be
+    pickled). `shape` says what becomes of the result: "map" puts it in the item's place, "filter" keeps the item
+    where it is true, "flat" puts the elements of the returned iterable (or async iterable) in its place.
     """
 
     fn: Callable[..., Any]

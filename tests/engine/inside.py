@@ -14,49 +14,52 @@ from typing import Any
 from unittest import mock
 
 import asyncfeed as af
-from asyncfeed.engine import channel, coroutines, flat, hop, plan, shared, source, work_async, worker
-from asyncfeed.engine.budget import Budget
-from asyncfeed.engine.crew import Crew
-from asyncfeed.engine.demand import Demand, Shown
+from asyncfeed.engine import channel, constants, coroutines, plan
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
-from asyncfeed.engine.expansions import Expansion, expansions_of
-from asyncfeed.engine.kept import KeptWorkers, kept
+from asyncfeed.engine.handoff import Handoff
+from asyncfeed.engine.limits import group_size
+from asyncfeed.engine.limits.budget import Budget
+from asyncfeed.engine.limits.demand import Demand, Shown
+from asyncfeed.engine.limits.tuner import Tuner
+from asyncfeed.engine.limits.worker_pool import WorkerPool
 from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
-from asyncfeed.engine.origin import ItemPlace, Origin
-from asyncfeed.engine.outcomes import Outcomes
-from asyncfeed.engine.outlet import Outlet
-from asyncfeed.engine.process import Worker
-from asyncfeed.engine.processes import Processes
-from asyncfeed.engine.reorder import CompletionBuffer, Entry, Piece, ReorderBuffer
+from asyncfeed.engine.operators import call_async, dispatch, expand, source
+from asyncfeed.engine.order.expansions import Expansion, expansions_of
+from asyncfeed.engine.order.outcomes import Outcomes
+from asyncfeed.engine.order.reorder import CompletionBuffer, Entry, Piece, ReorderBuffer
+from asyncfeed.engine.processes import worker
+from asyncfeed.engine.processes.kept import KeptWorkers, kept
+from asyncfeed.engine.processes.process import Worker
+from asyncfeed.engine.processes.shared import Arena, Failed, RemoteTraceback
+from asyncfeed.engine.processes.stage import Processes
+from asyncfeed.engine.provenance import ItemPlace, Provenance
 from asyncfeed.engine.run import Run
-from asyncfeed.engine.shared import Arena, Failed, RemoteTraceback
-from asyncfeed.engine.threads import Lane, Threads
-from asyncfeed.engine.tuner import Tuner
+from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.feed import session_of
 from asyncfeed.stages.steps import Work
 
 __all__ = [
-    "ASKED", "Arena", "Budget", "CompletionBuffer", "Crew", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
+    "ASKED", "Arena", "Budget", "CompletionBuffer", "WorkerPool", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
     "Expansion", "Outcomes", "Piece", "ReorderBuffer",
-    "Failed", "KeptWorkers", "Lane", "Meter", "NEITHER", "Outlet", "READY", "RemoteTraceback", "Run", "Shown",
+    "Failed", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "READY", "RemoteTraceback", "Run", "Shown",
     "Threads", "Tuner", "Worker", "expansions_of", "kept",
 ]  # fmt: skip
 
-CHUNK = channel.SPAN
+CHUNK = constants.CHUNK_ITEMS
 """The largest number of items that a stage sends on together, if it is free to choose."""
-LATE = hop.LATE
+LATE = constants.LATE_FACTOR
 """A group ends early if it takes this many times as long as it should."""
-MANY = hop.MANY
+MANY = constants.FIRST_THREADS
 """The largest number of threads that a stage begins with."""
-SHARED = hop.SHARED
+SHARED = constants.GROUP_SHARED_FACTOR
 """How many times larger groups are if several threads compute."""
 REST = worker.REST
 """What a worker process is told when a run no longer needs it."""
-KEEP = shared.KEEP
+KEEP = constants.ARENA_KEEP_BYTES
 """The size to which an arena of shared memory shrinks again."""
-START = shared.START
+START = constants.ARENA_START_BYTES
 """The size of a new arena of shared memory."""
 
 
@@ -67,17 +70,17 @@ START = shared.START
 def chunks_of(length: int) -> Iterator[None]:
     """Let no chunk hold more items than this; with `CHUNK`, as many as without."""
     with ExitStack() as patches:
-        for module in (channel, flat, hop, plan, source):
-            patches.enter_context(mock.patch.object(module, "SPAN", length))
+        for module in (channel, expand, group_size, plan, source):
+            patches.enter_context(mock.patch.object(module, "CHUNK_ITEMS", length))
         if length < CHUNK:  # what is only picked is sent on in chunks of their own size
-            patches.enter_context(mock.patch.multiple(source, FIRST=length, AT_ONCE=length))
+            patches.enter_context(mock.patch.multiple(source, PICKED_FIRST_ITEMS=length, PICKED_ITEMS=length))
         yield
 
 
 @contextmanager
 def groups_that_end_after(late: float) -> Iterator[None]:
     """Let a group on a thread end early after this many times the time it should take; -1: after its first item."""
-    with mock.patch.object(hop, "LATE", late):
+    with mock.patch.object(dispatch, "LATE_FACTOR", late):
         yield
 
 
@@ -85,8 +88,8 @@ def groups_that_end_after(late: float) -> Iterator[None]:
 def group_clocks(wall: Callable[[], float], processor: Callable[[], float] | None = None) -> Iterator[None]:
     """Measure groups on threads by these clocks."""
     with (
-        mock.patch.object(hop, "perf_counter", wall),
-        mock.patch.object(hop, "thread_time", processor or hop.thread_time),
+        mock.patch.object(dispatch, "perf_counter", wall),
+        mock.patch.object(dispatch, "thread_time", processor or dispatch.thread_time),
     ):
         yield
 
@@ -94,14 +97,14 @@ def group_clocks(wall: Callable[[], float], processor: Callable[[], float] | Non
 @contextmanager
 def turn_clock(clock: Callable[[], float]) -> Iterator[None]:
     """Measure by this clock for how long an async function keeps the loop."""
-    with mock.patch.object(work_async, "perf_counter", clock):
+    with mock.patch.object(call_async, "perf_counter", clock):
         yield
 
 
 @contextmanager
 def cores(count: int) -> Iterator[None]:
     """Let stages find this many processor cores."""
-    with mock.patch.object(hop, "usable_cores", lambda: count):
+    with mock.patch.object(dispatch, "usable_cores", lambda: count):
         yield
 
 
@@ -134,7 +137,7 @@ def _run(feed: af.Feed[Any]) -> Run:
 def memory_used(feed: af.Feed[Any]) -> int:
     """Return the bytes that a feed is charged with, after what its consumer has just freed is counted."""
     run = _run(feed)
-    run.outlet.settle()
+    run.handoff.settle()
     return run.budget.used
 
 
@@ -146,7 +149,7 @@ def memory_guessed(feed: af.Feed[Any]) -> int:
 @contextmanager
 def handoff_locked(feed: af.Feed[Any]) -> Iterator[None]:
     """Hold the lock under which consumers take items, as the thread that the garbage collector runs on may."""
-    with _run(feed).outlet._lock:
+    with _run(feed).handoff._lock:
         yield
 
 
@@ -156,7 +159,7 @@ def limit_threads(feed: af.Feed[Any], limit: Callable[[], int]) -> None:
     take = step._take
 
     def take_limited() -> Any:
-        step._crew.limit = limit()
+        step._pool.limit = limit()
         return take()
 
     step._take = take_limited
@@ -169,7 +172,7 @@ def stopped_at_exit_before_its_start(feed: af.Feed[Any]) -> str | None:
     driver._at_exit()
     driver.start()
     driver.join()
-    return run.outlet.stopped
+    return run.handoff.stopped
 
 
 # -- what bridges see of a feed
@@ -184,22 +187,22 @@ class Bridge:
     """What a bridge tells a running feed about the trainer behind it."""
 
     def __init__(self, feed: af.Feed[Any]) -> None:
-        outlet = session_of(feed).outlet
-        assert outlet is not None
-        outlet.ends_elsewhere = True
-        self._outlet = outlet
+        handoff = session_of(feed).handoff
+        assert handoff is not None
+        handoff.ends_elsewhere = True
+        self._handoff = handoff
 
     def hold(self) -> None:
         """Say that an item which was drawn waits for the trainer."""
-        self._outlet.hold()
+        self._handoff.hold()
 
     def let_go(self) -> None:
         """Say that the trainer has taken it."""
-        self._outlet.let_go()
+        self._handoff.let_go()
 
     def end_seen(self) -> None:
         """Say that the trainer has seen the end."""
-        self._outlet.end_seen()
+        self._handoff.end_seen()
 
 
 # -- how many items go to a thread together
@@ -213,7 +216,7 @@ class _Told:
     def __init__(self, wall: float, cpu: float) -> None:
         self.told = wall, cpu
 
-    async def run(self, what: str, fn: Any, items: list[Any], places: Any, *, lane: Any) -> Any:
+    async def run(self, what: str, fn: Any, items: list[Any], places: Any, *, limiter: Any) -> Any:
         return items, *self.told
 
 
@@ -225,7 +228,7 @@ class Groups:
 
     def __init__(self, wall: float, cpu: float, *, unit: int = 1) -> None:
         self._told = _Told(wall, cpu)
-        self._hops = hop.Hops(self._told, Work(abs, "thread"), "map(abs)", unit)  # type: ignore[arg-type]
+        self._dispatch = dispatch.ThreadDispatch(self._told, Work(abs, "thread"), "map(abs)", unit)  # type: ignore[arg-type]
 
     def take(self, wall: float, cpu: float) -> None:
         """Let calls take this long from now on."""
@@ -233,28 +236,28 @@ class Groups:
 
     def measure(self, calls: int = 20, *, working: int = 1) -> None:
         """Measure some groups of one item, while this many threads work."""
-        self._hops.lane.width = self._hops.lane.busy = working
+        self._dispatch.limiter.width = self._dispatch.limiter.busy = working
         for _ in range(calls):
-            asyncio.run(self._hops.run([1], None))
+            asyncio.run(self._dispatch.run([1], None))
 
     def size(self, count: int = 6400, costs: Sequence[int] = (), ratio: float = 1.0) -> int:
         """Return how many of `count` items go together; items weigh `costs`, results `ratio` times as much."""
-        return self._hops.group(count, costs, ratio)
+        return self._dispatch.group(count, costs, ratio)
 
     @property
     def slow(self) -> bool:
         """Whether items take so long that a second thread may help."""
-        return self._hops.slow
+        return self._dispatch.slow
 
     @property
     def threads(self) -> int:
         """The number of threads to begin with."""
-        return self._hops.worth
+        return self._dispatch.worth
 
     @property
     def most_threads(self) -> int:
         """The largest number of threads to try."""
-        return self._hops.most
+        return self._dispatch.most
 
 
 # -- places
@@ -262,7 +265,7 @@ class Groups:
 
 def place_of_batch(ordinals: list[int]) -> ItemPlace:
     """Return what a function is told of where a batch stands, whose members have these places in the first epoch."""
-    return ItemPlace(Origin(None, None), ordinals)
+    return ItemPlace(Provenance(None, None), ordinals)
 
 
 def as_run(pipeline: af.Pipeline[Any]) -> list[Any]:
@@ -301,7 +304,7 @@ class OwnWorkers:
 
     def breaks_off(self) -> Any:
         """Let what reads an answer fail, for a `with` block."""
-        return mock.patch("asyncfeed.engine.processes._read", mock.Mock(side_effect=MemoryError))
+        return mock.patch("asyncfeed.engine.processes.stage._read", mock.Mock(side_effect=MemoryError))
 
     def take_kept(self) -> Worker:
         """Take a worker of this stage out of those that are kept."""
@@ -325,5 +328,5 @@ class _Refuses:
 @contextmanager
 def workers_exit_within(seconds: float) -> Iterator[None]:
     """Kill a worker process that does not exit within this time when told to."""
-    with mock.patch("asyncfeed.engine.kept.EXIT_SECONDS", seconds):
+    with mock.patch("asyncfeed.engine.processes.kept.WORKER_EXIT_SECONDS", seconds):
         yield

@@ -170,7 +170,7 @@ def pipelines(draw: st.DrawFn, depth: int = 4) -> af.Pipeline[Any]:
 
 
 class Clock:
-    """A clock that jumps: so hops end early and give items back, and threads seem worth having or not."""
+    """A clock that jumps: so groups end early and give items back, and threads seem worth having or not."""
 
     def __init__(self, seed: int, steps: tuple[float, ...]) -> None:
         self._random = random.Random(seed)
@@ -208,7 +208,7 @@ async def drain(pipeline: af.Pipeline[Any], limit: int, seed: int) -> tuple[int,
 def test_every_pipeline_comes_to_its_end_however_little_memory_there_is(
     pipeline: af.Pipeline[Any], seed: int, limit: int, length: int, late: float, steps: tuple[float, ...]
 ) -> None:
-    """Nobody waits for memory that only he would free: on any schedule, where hops give items back, too."""
+    """Nobody waits for memory that only he would free: on any schedule, where groups give items back, too."""
     clocks = group_clocks(Clock(seed, steps), Clock(seed, (0.0, 1e-6)))
     with chunks_of(length), groups_that_end_after(late), clocks:
         _, used = run_virtual(drain(pipeline, limit, seed), seed=seed)

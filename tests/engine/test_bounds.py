@@ -81,7 +81,7 @@ def test_thread_calls_never_exceed_the_asked_concurrency(asked: int) -> None:
     def work(x: int) -> int:
         with gauge:
             if x == 0:
-                threading.Event().wait(0.005)  # a slow item, so that hops are of one item from here on
+                threading.Event().wait(0.005)  # a slow item, so that groups are of one item from here on
             if x in range(1, asked + 1):  # all must be in at once; the first item goes alone, to be weighed
                 meet.wait(timeout=20)
             return x
@@ -250,7 +250,7 @@ def test_nothing_exceeds_the_memory_limit(make: Callable[[], af.Pipeline[Any]], 
 
 @pytest.mark.parametrize("limit", [3, 5])
 def test_hops_of_several_large_items_stay_within_the_limit(limit: int) -> None:
-    """Where several threads compute, a hop has 4 MB, but no more than a part of what the run may have."""
+    """Where several threads compute, a group has 4 MB, but no more than a part of what the run may have."""
 
     def spin(_: int) -> Big:
         until = time.thread_time() + 0.0005

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncfeed.errors import Failure
-from asyncfeed.stages.steps import NO_MARK, Span
+from asyncfeed.stages.steps import NO_MARK, Chunk
 from tests.engine.inside import CompletionBuffer, Entry, Outcomes, ReorderBuffer
 
 EPOCHS = st.lists(st.lists(st.integers(0, 6), max_size=6), min_size=1, max_size=3)
@@ -28,7 +28,7 @@ def entries_of(epochs: list[list[int]]) -> list[Entry]:
         for place, size in enumerate([*sizes, 0]):
             items: list[Any] = [(epoch, number + each) for each in range(size)]
             mark = 0 if place == len(sizes) else NO_MARK
-            entries.append(Entry(Span(items, range(number, number + size), mark), number))
+            entries.append(Entry(Chunk(items, range(number, number + size), mark), number))
             number += size
     return entries
 
@@ -111,7 +111,7 @@ def test_results_that_are_sent_as_they_come_stay_in_their_epoch(epochs: list[lis
 @pytest.mark.parametrize("buffer", [ReorderBuffer, CompletionBuffer])
 def test_nothing_is_ready_of_a_buffer_that_was_cleared(buffer: type[ReorderBuffer]) -> None:
     made = buffer()
-    made.add(Entry(Span([1, 2], range(2), nbytes=16), 0))
+    made.add(Entry(Chunk([1, 2], range(2), nbytes=16), 0))
     made.clear()
     assert made.ready() is None
     assert (len(made), made.held) == (0, 0)

@@ -16,7 +16,7 @@ from tests.engine.inside import turn_clock
 
 @pytest.mark.parametrize("size", [1, 1000])
 def test_a_function_that_never_waits_gives_others_the_loop(size: int) -> None:
-    """After a millisecond or two, with three items here: not after a whole span of 512, nor once per worker.
+    """After a millisecond or two, with three items here: not after a whole chunk of 512, nor once per worker.
 
     Another worker may have come to rest and be called within one pass of the loop: twice that.
     """

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.stages.load_batch import LoadBatch
-from asyncfeed.stages.read_rows import Surprise
+from asyncfeed.stages.read_rows import LayoutMismatch
 from asyncfeed.stages.steps import MemberError
 from asyncfeed.testing import Leaks
 from tests.engine.inside import as_run, place_of_batch
@@ -226,7 +226,7 @@ class Never(dict[int, Any]):
     """Finds no file to be as expected."""
 
     def get(self, *_: Any) -> Any:
-        raise Surprise
+        raise LayoutMismatch
 
 
 def called(read: Any, files: list[af.File]) -> tuple[Any, ...]:

@@ -1,0 +1,433 @@
+"""Where the consumer takes the batches: on another thread, or on the loop of the run.
+
+The loop puts, any number of consumers take, each item goes to exactly one. The two are the same queue under the
+same lock; they differ in how a consumer waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from contextlib import suppress
+from itertools import repeat
+from typing import Any
+
+from asyncfeed.engine.constants import READY_BYTES
+from asyncfeed.engine.consumers import Delivered, EpochGate, Waiters
+from asyncfeed.engine.failed import Failed
+from asyncfeed.engine.limits.budget import Budget
+from asyncfeed.engine.meter import ASKED, NEITHER, READY, Metered, clock_of
+from asyncfeed.engine.operators.step import Gate
+from asyncfeed.errors import ClosedError, Failure
+from asyncfeed.stages.steps import END, Chunk
+
+EPOCH_END: Any = type("EpochEnd", (), {"__slots__": (), "__repr__": lambda _: "EPOCH_END"})()
+"""Stands in the place of an ordinal where an epoch ends; there is no item with it."""
+
+
+class Handoff(Metered):
+    """The last queue of a run: bounded by `room` items, ended once.
+
+    Unless the bound is `fixed`, it holds fewer where they are large: two, and more only up to 1 MB together.
+    What has been put is always delivered, then comes the failure or the end. `stop` ends it at once.
+
+    A consumer may ask for the items of one epoch (`asyncfeed/epochs.py`). The ends of epochs are then queued, too:
+
+    * An item is only given to a consumer of its own epoch.
+    * The end of an epoch stays in front until `go_to` a later one: all who draw from that epoch find it.
+    * Nothing of an epoch before the one that was gone to is queued.
+    * A failure ends the run once a consumer asks for it: all may leave its epoch before.
+
+    Most items are taken while more are ready behind them. Nothing changes then but the counts: no consumer is
+    woken, nobody begins to wait, no epoch ends, and the loop need not be told. `_easy` is how many items in front
+    are like that, or fewer; every change of the queue keeps it so.
+    """
+
+    def __init__(self, room: int, loop: asyncio.AbstractEventLoop, budget: Budget, *, fixed: bool = True) -> None:
+        super().__init__(clock_of(loop))
+        self.failure: Failure | None = None
+        self.stopped: str | None = None
+        self.ended = False
+        self.over: asyncio.Future[None] = loop.create_future()
+        """Done when nothing more comes: the run may stop."""
+        self.delivered = Delivered()
+        self.epoch_level = END
+        """The level whose marks end an epoch for the consumer; `END` if nobody asks for epochs."""
+        self._epochs = EpochGate()
+        self._waiters = Waiters()
+        self._most = room
+        self._fixed = fixed
+        self._loop = loop
+        self._budget = budget
+        self._needy = budget.waiting
+        """Those that wait for memory: they are to hear of what was taken."""
+        self._items: deque[tuple[Any, Any, int]] = deque()
+        self._easy = 0
+        """How many items in front can be taken without a further look: see above."""
+        self._gate = Gate()
+        self._full = False
+        self._waking = False
+        self._low = room // 2
+        """How few are left when the loop is woken to bring more."""
+
+    def __len__(self) -> int:
+        """Return how many items wait for the consumer."""
+        return len(self._items)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a consumer waits for an item."""
+        return bool(self._waiters)
+
+    # -- the run's side, on its loop
+
+    async def put(self, chunk: Chunk) -> None:
+        """Queue a chunk's items as there is room for them; note the end or the failure that comes with it."""
+        items = chunk.items
+        share = chunk.nbytes // max(1, len(items))
+        room = self._most if self._fixed else max(2, min(self._most, READY_BYTES // max(1, share)))
+        place = 0
+        unwanted = False
+        while place < len(items):
+            with self._lock:
+                if self._epochs.coming < self._epochs.wanted:
+                    unwanted = True
+                    break
+                self._low = room // 2
+                fits = max(0, room - len(self._items))
+                fitting = items[place : place + fits]
+                ordinals = chunk.ordinals[place : place + fits]
+                self._items.extend(zip(fitting, ordinals, repeat(share, len(fitting)), strict=True))
+                items[place : place + fits] = [None] * len(fitting)
+                place += len(fitting)
+                self._full = place < len(items) or (
+                    len(self._items) >= room and chunk.mark != END and chunk.failure is None
+                )
+                self._count_easy()
+                if fitting:
+                    self._meter.turn(READY)
+                    self._waiters.wake(len(fitting))
+                del fitting
+            await self._wait_for_room()
+        self._budget.charge(share * place - chunk.nbytes)
+        if unwanted:
+            await asyncio.sleep(0)  # nothing else lets the loop tell the source to skip the rest of the epoch
+        if chunk.mark == END or (chunk.failure is not None and await self._comes_to_end()):
+            self.finish(chunk.failure)
+        elif chunk.mark >= self.epoch_level:
+            await self._put_end(room)
+
+    async def _comes_to_end(self) -> bool:
+        """Wait until a consumer asks for what failed; return False if all have left its epoch before that."""
+        while self.epoch_level != END:
+            with self._lock:
+                if self._epochs.coming < self._epochs.wanted:
+                    return False
+                if self.waiting and not self._items:
+                    break
+                self._low, self._full = 0, True  # so that whoever takes the last item, or waits, wakes the loop
+                self._count_easy()
+            await self._gate.wait()
+        return True
+
+    async def _wait_for_room(self) -> None:
+        if self._full:
+            await self._gate.wait()
+        self.settle()
+
+    async def _put_end(self, room: int) -> None:
+        """Queue the end of an epoch; it takes a place, or epochs without items would be queued without end."""
+        with self._lock:
+            if self._epochs.coming < self._epochs.wanted:
+                self._epochs.front += 1
+            else:
+                self._items.append((None, EPOCH_END, 0))
+                self._epochs.queued_ends += 1
+                self._full = len(self._items) >= room
+                self._count_easy()
+            self._epochs.coming += 1
+            self._waiters.wake(None)
+        await self._wait_for_room()
+
+    def finish(self, failure: Failure | None = None, stopped: str | None = None) -> None:
+        """End the queue, once: after what is in it, or at once where it was stopped."""
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = True
+            self.failure = failure
+            if stopped is not None:
+                self.cut(stopped)
+                self._clear()
+            self._waiters.wake(None)
+        if not self.over.done():
+            with suppress(RuntimeError):  # the loop has closed: nobody waits for it any more
+                self.over.set_result(None)
+
+    def cut(self, reason: str) -> None:
+        """Give out nothing more, also of what is queued already. `finish` then wakes those who wait.
+
+        Takes no lock, so it may be called anywhere: by the garbage collector or in a signal's handler too,
+        where this thread may have the lock.
+        """
+        if self.stopped is None:
+            self._cut_at = self._meter.now()
+            self.stopped = reason
+
+    def clear(self, *, wait: bool = True) -> None:
+        """Let go of what was queued when it was cut; without `wait`, only if the lock is free: see `cut`."""
+        if self._lock.acquire(blocking=wait):
+            try:
+                self._clear()
+            finally:
+                self._lock.release()
+
+    def _clear(self) -> None:
+        self.delivered.left_bytes += sum(nbytes for _, _, nbytes in self._items)
+        self._items.clear()
+        self._easy = self._epochs.queued_ends = 0
+        self._end_seen()
+
+    def _gone(self, woken: bool) -> None:
+        """Forget a consumer that was closed; wake another in its place if it was woken."""
+        with self._lock:
+            if woken:
+                self._waiters.wake(1)
+            self._waiters.forget_done()
+            self._turn()
+
+    def freed(self) -> int:
+        """Return what consumers have freed since this was last asked."""
+        with self._lock:
+            return self.delivered.book()
+
+    def in_flight(self, known: int) -> int:
+        """Return how many of the bytes that the budget knows of have not left yet; for any thread."""
+        with self._lock:
+            return max(0, known - self.delivered.unbooked)
+
+    def settle(self) -> None:
+        """Book what consumers have freed, and go on where there is room again."""
+        with self._lock:
+            self._waking = False
+            room = self._full and len(self._items) <= self._low
+            if room:
+                self._full = False
+            self._count_easy()
+        self._budget.charge(-self.freed())
+        if self._needy:
+            self._budget.wake_waiters()
+        if room and self._gate.waiting:
+            self._gate.open()
+
+    # -- the consumers' side
+
+    def _end_seen(self) -> None:
+        if not self.ends_elsewhere:
+            self._meter.end()
+
+    def _turn(self) -> None:
+        ready = self._held or (self._items and (len(self._items) > 1 or self._items[0][1] is not EPOCH_END))
+        self._meter.turn(READY if ready else ASKED if self._waiters else NEITHER)
+
+    def _pop(self, epoch: int | None) -> tuple[bool, Any]:
+        """Take an item under the lock: (True, item), or (False, None) where there is none yet."""
+        if epoch is not None and epoch < self._epochs.wanted:
+            raise StopIteration
+        if self.stopped is not None:
+            raise ClosedError(f"the feed was stopped: {self.stopped}")
+        if not self._meter.running:
+            self._meter.begin()
+        while self._items and self._items[0][1] is EPOCH_END:
+            if epoch is not None:
+                raise StopIteration
+            self._items.popleft()  # who draws from all epochs goes on to the next
+            epochs = self._epochs
+            epochs.pass_end()
+            epochs.wanted = max(epochs.wanted, epochs.front)
+        if self._items:
+            item = self._pop_item()
+            if not self._easy:
+                self._count_easy()
+            return True, item
+        if self.ended:
+            self._end_seen()
+        if self.failure is not None:
+            raise Failed
+        if self.ended:
+            raise StopIteration
+        return False, None
+
+    def _pop_item(self) -> Any:
+        self._easy = max(0, self._easy - 1)
+        item, _, nbytes = self._items.popleft()
+        delivered = self.delivered
+        delivered.count += 1
+        delivered.nbytes += nbytes
+        if not self._items or self._items[0][1] is EPOCH_END:
+            self._turn()
+        return item
+
+    def go_to(self, epoch: int) -> bool:
+        """Give out nothing more of earlier epochs; return whether more of them is on the way.
+
+        For any thread. Consumers of an earlier epoch who wait come to its end.
+        """
+        with self._lock:
+            epochs = self._epochs
+            epochs.wanted = max(epochs.wanted, epoch)
+            while self._items and epochs.front < epoch:
+                _, ordinal, nbytes = self._items.popleft()
+                self.delivered.left_bytes += nbytes
+                if ordinal is EPOCH_END:
+                    epochs.pass_end()
+            self._count_easy()
+            self._turn()
+            self._waiters.wake(None)
+            more = epochs.front < epoch
+        self._call_settle()
+        return more
+
+    def _count_easy(self) -> None:
+        """Count the items that can be taken without a further look, after a change of the queue."""
+        count = len(self._items) - (self._low + 1 if self._full and not self._waking else 1)
+        if count > 0 and self._epochs.queued_ends:
+            first = next(place for place, each in enumerate(self._items) if each[1] is EPOCH_END)
+            count = min(count, first - 1)
+        self._easy = max(0, count) if self._meter.running else 0
+
+    def _must_settle(self) -> bool:
+        """Return whether the loop waits for what a consumer has just freed; asked under the lock."""
+        if self._waking:
+            return False
+        self._waking = (self._full and len(self._items) <= self._low) or bool(self._needy)
+        return self._waking
+
+    def take(self, epoch: int | None = None) -> Any:
+        """Take the next item, on any thread but the loop's; raise `StopIteration` at the end, also of an `epoch`.
+
+        The wait has no time-out: on the main thread Ctrl-C interrupts it.
+        """
+        with self._lock:
+            if (
+                self._easy
+                and (epoch is None or epoch == self._epochs.front)
+                and self.stopped is None
+                and not self._needy
+            ):
+                self._easy -= 1
+                item, _, nbytes = self._items.popleft()
+                delivered = self.delivered
+                delivered.count += 1
+                delivered.nbytes += nbytes
+                return item
+        return self._wait_and_take(epoch)
+
+    def _wait_and_take(self, epoch: int | None) -> Any:
+        waiter: Any = None
+        try:
+            while True:
+                with self._lock:
+                    found, item = self._pop(epoch)
+                    if found:
+                        wake = self._must_settle()
+                        break
+                    # The end of an epoch may have made room. And Ctrl-C may have come between noting that the
+                    # loop is woken and waking it.
+                    again = self._must_settle() or self._waking
+                    waiter = threading.Lock()
+                    waiter.acquire()
+                    self._waiters.threads.append(waiter)
+                    self._turn()
+                if again:
+                    self._call_settle()
+                waiter.acquire()
+        except BaseException:
+            if waiter is not None:
+                self._withdraw(waiter)
+            raise
+        if wake:
+            self._call_settle()
+        return item
+
+    def _withdraw(self, waiter: Any) -> None:
+        """Let a thread wait no longer; if it was woken for an item, that is another's now."""
+        with self._lock:
+            if waiter in self._waiters.threads:
+                self._waiters.threads.remove(waiter)
+            else:
+                self._waiters.wake(1)
+            self._turn()
+
+    def take_ready(self, most: int, nbytes: int) -> list[Any]:
+        """Take up to `most` items that are here already, as far as they have `nbytes` together.
+
+        Never more than a sixteenth of the memory limit, as what was taken is not counted any more. For any thread
+        but the loop's. Waits for nothing and raises nothing: the end, a failure or a stop is for the next who
+        takes one.
+        """
+        taken: list[Any] = []
+        nbytes = min(nbytes, self._budget.limit // 16)
+        with self._lock:
+            while len(taken) < most and self._items and self.stopped is None:
+                _, ordinal, weight = self._items[0]
+                if weight > nbytes or ordinal is EPOCH_END:
+                    break
+                nbytes -= weight
+                taken.append(self._pop_item())
+            wake = bool(taken) and self._must_settle()
+        if wake:
+            self._call_settle()
+        return taken
+
+    def _call_settle(self) -> None:
+        with suppress(RuntimeError):  # the loop has closed: nobody waits for room any more
+            self._loop.call_soon_threadsafe(self.settle)
+
+    async def take_async(self, epoch: int | None = None) -> Any:
+        """Take the next item on the loop of the run; raise `StopAsyncIteration` at the end, or that of an `epoch`.
+
+        The item is taken in the step that returns it: a wait that is cancelled loses nothing.
+        """
+        with self._lock:
+            if (
+                self._easy
+                and (epoch is None or epoch == self._epochs.front)
+                and self.stopped is None
+                and not self._needy
+            ):
+                return self._pop_item()
+        while True:
+            with self._lock:
+                try:
+                    found, item = self._pop(epoch)
+                except StopIteration:
+                    raise StopAsyncIteration from None
+            if found:
+                break
+            sleeper: asyncio.Future[None] = self._loop.create_future()
+            with self._lock:
+                self._waiters.sleepers.append(sleeper)
+                self._turn()
+            if self._must_settle():  # the end of an epoch may have made room
+                self.settle()
+            try:
+                await sleeper
+            except asyncio.CancelledError:
+                with self._lock:
+                    if sleeper in self._waiters.sleepers:
+                        self._waiters.sleepers.remove(sleeper)
+                        self._turn()
+                    elif not sleeper.cancelled():
+                        self._waiters.wake(1)  # it was woken for an item: that is another's now
+                raise
+            except BaseException:
+                # The coroutine is closed, maybe by the garbage collector, and this thread may have the lock.
+                woken = not sleeper.cancel()
+                with suppress(RuntimeError):  # the loop has closed
+                    self._loop.call_soon_threadsafe(self._gone, woken)
+                raise
+        if self._must_settle():
+            self.settle()
+        return item

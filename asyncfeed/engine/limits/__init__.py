@@ -1,0 +1,1 @@
+"""How much may be in flight: bytes, and calls at a time."""

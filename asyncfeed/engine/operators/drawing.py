@@ -1,0 +1,92 @@
+"""Drawing from a sync iterable that a function has returned: on threads, a group of items per group."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import Context, copy_context
+from functools import partial
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+from asyncfeed.engine.closing import complain
+from asyncfeed.engine.constants import GROUP_SECONDS
+from asyncfeed.trees import SMALL_KINDS, size_of
+
+
+class Drawing:
+    """A sync iterable on its way through threads, a group of items per group."""
+
+    def __init__(self, made: Iterable[Any], name: str, loop: asyncio.AbstractEventLoop, room: int) -> None:
+        self._made = made
+        self._room = room
+        self._name = name
+        self._loop = loop
+        self._iterator: Iterator[Any] | None = None
+        self._context: Context | None = None
+        self._lock = threading.Lock()
+        self._on_thread = False
+        self._stopped = False
+        self.ended = False
+        self.error: BaseException | None = None
+
+    def draw(self, most: int) -> tuple[list[Any], float]:
+        """Draw up to `most` items, and no longer or more than a group should take; runs on a thread."""
+        if self._context is None:
+            # One for all threads it is drawn on: what a generator sets in a variable, it finds there again.
+            self._context = copy_context()
+        return self._context.run(self._draw, most)
+
+    def _draw(self, most: int) -> tuple[list[Any], float]:
+        started = perf_counter()
+        room = self._room
+        children: list[Any] = []
+        with self._lock:
+            if self._stopped:
+                return children, 0.0
+            self._on_thread = True
+        try:
+            if self._iterator is None:
+                self._iterator = iter(self._made)
+            for child in islice(self._iterator, most):
+                children.append(child)
+                if type(child) not in SMALL_KINDS:
+                    room -= size_of(child)
+                if room < 0 or perf_counter() - started > GROUP_SECONDS:
+                    break
+            else:
+                self.ended = len(children) < most
+        except BaseException as error:  # noqa: BLE001 - what came before it is delivered first
+            self.error = error
+            self.ended = True
+        with self._lock:
+            self._on_thread = False
+            stopped = self._stopped
+        if stopped:
+            self._close()
+        return children, perf_counter() - started
+
+    def stop(self, submit: Callable[[str, Callable[[], None]], object]) -> None:
+        """Close the iterator, on a thread, where it was left half drawn: the one it is on, or another."""
+        with self._lock:
+            self._stopped = True
+            on_thread = self._on_thread
+        if not on_thread and not self.ended and hasattr(self._iterator, "close"):
+            close: Callable[[], None] = (
+                self._close if self._context is None else partial(self._context.run, self._close)
+            )
+            try:
+                submit(f"closing {self._name}", close)
+            except RuntimeError:  # the loop is closed, or the interpreter ends: no thread can
+                close()
+
+    def _close(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is None or self.ended:
+            return
+        try:
+            close()
+        except BaseException as error:  # noqa: BLE001 - nobody waits for it any more
+            complain(self._loop, self._name, error)

@@ -1,0 +1,297 @@
+"""The steps that draw from a source: by number, from an iterable on a thread, or from an async iterable.
+
+A source runs through its epochs and marks the end of each (see `EpochCounter`). An iterable that blocks holds up
+nobody else: it is drawn on a thread of its own, and what it has yielded so far goes on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from asyncfeed.engine.closing import Iterating, IteratingAsync, complain
+from asyncfeed.engine.constants import CHUNK_ITEMS, PICKED_FIRST_ITEMS, PICKED_ITEMS
+from asyncfeed.engine.epochs import EpochCounter, Marks
+from asyncfeed.engine.operators.step import Gate, RunContext, Step
+from asyncfeed.engine.provenance import Provenance, is_own_cancellation, raise_if_cancelled
+from asyncfeed.engine.threads import Threads
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.steps import Chunk, Indexed
+from asyncfeed.trees import size_of
+
+
+class SourceStep(Step):
+    """What the three kinds of source share: epochs, marks, and what to do at the end of each."""
+
+    def __init__(
+        self,
+        name: str,
+        context: RunContext,
+        levels: int,
+        provenance: Provenance,
+        epochs: EpochCounter,
+    ) -> None:
+        super().__init__(name, context, levels)
+        self._provenance = provenance
+        self._epochs = epochs
+        self._marks = Marks(levels)
+        self._drawn = 0
+        """The ordinal of the next item."""
+
+    def start(self) -> None:
+        """Start the task that draws."""
+        self.task(self._draw(), "draw")
+
+    async def _draw(self) -> None:
+        task = asyncio.current_task()
+        await self.out.start()
+        while not self.out.finished:
+            self._drawn = self._provenance.start(self._epochs.number)
+            try:
+                rest = await self._pass()
+            except BaseException as error:
+                if is_own_cancellation(error, task):
+                    raise
+                rest = []
+                ending = task is not None and task.cancelling()
+                if self._unwanted() or ending:
+                    # It is not wanted any more, and what fails now is how it ends.
+                    complain(self.context.loop, self.name, error)
+                    if ending:
+                        return
+                else:
+                    failure = self._provenance.failure(error, self.name, self._drawn)
+                    del error
+                    await self.send(Chunk([], (), failure=failure))
+                    del failure
+                    await self.halted(self._marks)
+            if not self.out.finished:
+                await self._end_pass(rest)
+
+    async def _pass(self) -> list[Any]:
+        """Send the items of one epoch, and return the last of them for the end of the epoch to take along."""
+        raise NotImplementedError
+
+    def _unwanted(self) -> bool:
+        """Return whether nothing more of this epoch is wanted."""
+        return self.out.finished or self.skips(self._marks)
+
+    async def _emit(self, items: list[Any], nbytes: int = 0) -> None:
+        """Send items on, numbered."""
+        start = self._drawn
+        self._drawn += len(items)
+        await self.send(Chunk(items, range(start, self._drawn), nbytes=nbytes))
+
+    async def _end_pass(self, items: list[Any]) -> None:
+        start = self._drawn
+        self._drawn += len(items)
+        mark = self._epochs.end(self.skipped_level(self._marks) or 0)
+        self._marks.note(mark)
+        await self.send(Chunk(items, range(start, self._drawn), mark))
+
+
+class IndexedSource(SourceStep):
+    """Draws from items that can be reached by number."""
+
+    def __init__(self, indexed: Indexed, *args: Any) -> None:
+        super().__init__(*args)
+        self._indexed = indexed
+        self._chunk = PICKED_FIRST_ITEMS
+
+    async def _pass(self) -> list[Any]:
+        count = len(self._indexed)
+        epoch = self._epochs.number
+        pick = self._indexed.pick
+        place = 0
+        while count - place > self._chunk:
+            if self._unwanted():
+                return []
+            await self._emit(pick(epoch, range(place, place + self._chunk)))
+            place += self._chunk
+            self._chunk = min(2 * self._chunk, PICKED_ITEMS)
+        return pick(epoch, range(place, count)) if count and not self._unwanted() else []
+
+
+class IterableSource(SourceStep):
+    """Draws from what can only be iterated, sync or async; `make` returns it anew for each epoch."""
+
+    def __init__(self, make: Callable[[], Any], *args: Any, call: bool) -> None:
+        super().__init__(*args)
+        self._make = make
+        self._call = call
+
+    async def _pass(self) -> list[Any]:
+        # A function of the user's may block, and what it returns tells which world it is of.
+        made = await self.context.threads.run(self.name, self._make) if self._call else self._make()
+        if isinstance(made, Awaitable) and not isinstance(made, AsyncIterable):  # some cursors are both
+            made = await made
+        if isinstance(made, AsyncIterable):
+            async with IteratingAsync(made, self.name, self.context.in_peace) as iterator:
+                await self._draw_on_loop(iterator)
+        elif isinstance(made, Iterable):
+            await self._draw_on_thread(made)
+        else:
+            message = f"{self.name} must return an iterable or an async iterable, not {type(made).__name__}"
+            raise PipelineError(message)
+        return []
+
+    async def _draw_on_thread(self, iterable: Iterable[Any]) -> None:
+        budget = self.budget
+        intake = Intake(self.name, self.context.loop, self.context.threads, iterable, budget.limit // 8)
+        reserve = empty = 0
+        future = self.context.threads.submit(f"drawing from {self.name}", intake.draw)
+        future.add_done_callback(lambda _: intake.gate.open())
+        try:
+            while not self._unwanted():
+                # What lies in the intake is not charged by the item; this much is set aside for it.
+                room = intake.most - intake.held
+                budget.charge(intake.most - reserve, room - empty)
+                reserve, empty = intake.most, room
+                ended = future.done()
+                items, nbytes = intake.take()
+                if items:
+                    budget.charge(0, nbytes)  # they are charged below
+                    empty += nbytes
+                    self.look_at(items[-1])
+                    await budget.admit(nbytes, self.depth, self.clear_ahead)
+                    intake.let_go(nbytes)
+                    await self._emit(items, nbytes)
+                    del items
+                elif ended:
+                    future.result()
+                    return
+                else:
+                    await intake.wait()
+        finally:
+            budget.charge(-reserve, -empty)
+            intake.stop()
+            # Its outcome was taken above, or is nobody's; never looked at, asyncio would log it.
+            if not self.context.loop.is_closed():
+                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _draw_on_loop(self, iterator: AsyncIterator[Any]) -> None:
+        budget = self.budget
+        predicted = 0
+        while not self._unwanted():
+            if not budget.fits(predicted, self.depth):
+                await budget.admit(predicted, self.depth, self.clear_ahead)
+            try:
+                item = await anext(iterator)
+                raise_if_cancelled()
+            except StopAsyncIteration:
+                budget.charge(-predicted)
+                return
+            except BaseException as error:
+                budget.charge(-predicted)
+                if self._unwanted() and not is_own_cancellation(error, asyncio.current_task()):
+                    return  # it failed at an item that nobody asks for any more
+                raise
+            nbytes = size_of(item)
+            budget.charge(nbytes - predicted)
+            predicted = nbytes
+            self.look_at(item)
+            await self._emit([item], nbytes)
+            del item
+
+
+class Intake:
+    """What a thread draws from an iterable on its way to the loop, bounded by count and by bytes.
+
+    No lock is taken for an item. The thread appends, then looks whether the loop waits; the loop says that it
+    waits, then looks once more whether something was appended: one of the two sees the other. Each counter is
+    written by one side only.
+    """
+
+    def __init__(
+        self, name: str, loop: asyncio.AbstractEventLoop, threads: Threads, iterable: Iterable[Any], most: int
+    ) -> None:
+        self.gate = Gate()
+        self.most = most
+        """How many bytes it may hold; as many as the largest item seen, if that is more."""
+        self._name = name
+        self._loop = loop
+        self._threads = threads
+        self._iterable = iterable
+        self._items: deque[tuple[Any, int]] = deque()
+        self._drawn = 0
+        self._gone = 0
+        self._hungry = False
+        self._blocked = False
+        self._stopped = False
+        self._room = threading.Semaphore(0)
+
+    def draw(self) -> None:
+        """Draw until the iterable ends or `stop`, and close it; runs on the thread."""
+        try:
+            with Iterating(self._iterable, self._name, self._loop) as iterator:
+                self._draw(iterator)
+        except BaseException as error:
+            if not self._stopped:
+                raise
+            complain(self._loop, self._name, error)
+
+    def _draw(self, iterator: Iterator[Any]) -> None:
+        while not self._stopped:
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            except BaseException:
+                if self._stopped:
+                    return  # it failed at an item that nobody asks for any more
+                raise
+            nbytes = size_of(item)
+            self.most = max(self.most, nbytes)
+            self._drawn += nbytes
+            self._items.append((item, nbytes))
+            del item
+            if self._hungry:
+                self._hungry = False
+                with suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                    self._loop.call_soon_threadsafe(self.gate.open)
+            while self._full():
+                self._blocked = True
+                if self._full():
+                    self._threads.park(self._room)
+                self._blocked = False
+
+    @property
+    def held(self) -> int:
+        """How many bytes were drawn and not let go; at most `most`, which one item may exceed."""
+        return min(self._drawn - self._gone, self.most)
+
+    def _full(self) -> bool:
+        waiting = self._drawn - self._gone
+        return not self._stopped and (len(self._items) >= CHUNK_ITEMS or (waiting > 0 and waiting >= self.most))
+
+    def take(self) -> tuple[list[Any], int]:
+        """Take what has been drawn, and what it weighs; `let_go` says when that is booked elsewhere."""
+        items: list[Any] = []
+        nbytes = 0
+        while self._items and len(items) < CHUNK_ITEMS:
+            item, size = self._items.popleft()
+            items.append(item)
+            nbytes += size
+        return items, nbytes
+
+    def let_go(self, nbytes: int) -> None:
+        """Make room for as much again."""
+        self._gone += nbytes
+        if self._blocked:
+            self._threads.unpark(self._room)
+
+    async def wait(self) -> None:
+        """Wait until something has been drawn, or the thread has ended."""
+        self._hungry = True
+        if not self._items:
+            await self.gate.wait()
+        self._hungry = False
+
+    def stop(self) -> None:
+        """Let the thread end when it next can."""
+        self._stopped = True
+        self._threads.unpark(self._room)

@@ -1,0 +1,1 @@
+"""In which order results are sent: decided here, without IO and without a loop."""

@@ -1,0 +1,1 @@
+"""Worker processes: a stage whose function runs in processes of their own."""

@@ -1,0 +1,263 @@
+"""Values in memory that two processes share: how items reach a worker process, and results come back.
+
+An `Arena` is an anonymous file that one process writes and another reads, in turns. Invariants:
+
+* Whose turn it is is settled outside, by a message that each side waits for: nothing here is locked.
+* A value counts once it is whole: what a process that died left half written is never read.
+* Arrays are not pickled: their bytes are copied once in and once out (pickle protocol 5, buffers out-of-band).
+* What is read owns its memory. The arena is written anew while the reader still holds what it read.
+* The file has no name. It is gone when the last of both has closed it or died, however that happened.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from asyncfeed.engine.constants import ARENA_ARRAY_BYTES, ARENA_KEEP_BYTES, ARENA_START_BYTES
+from asyncfeed.stacking.aligned import ALIGNMENT, aligned_empty
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+_BYTES = np.dtype(np.uint8)
+_HEAD = Struct("<Qd")  # how many values are whole; how many seconds they took
+_RECORD = Struct("<QQ")  # bytes of the pickle that follows; how many buffers come after it
+_SIZE = Struct("<Q")
+
+
+def _align(place: int) -> int:
+    return -(-place // ALIGNMENT) * ALIGNMENT
+
+
+class Arena:
+    """One direction between two processes; closed by each of them."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._end = self._at = ALIGNMENT
+        self._count = 0
+        self._buffers: list[pickle.PickleBuffer] = []
+        self._pickler: pickle.Pickler | None = None
+        self._by_value = False
+        self._memory = self._map()
+
+    @classmethod
+    def new(cls) -> Arena:
+        """Return a new one, which the other process opens by its `fileno`."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("asyncfeed")
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        try:
+            os.ftruncate(fd, ARENA_START_BYTES)
+            return cls(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
+
+    def close(self) -> None:
+        """Let go of the memory; calling it again does nothing."""
+        fd, self._fd = self._fd, -1
+        self._memory = np.empty(0, np.uint8)
+        self._pickler = None
+        if fd >= 0:
+            os.close(fd)
+
+    # -- writing
+
+    def write_by_value(self, by_value: bool) -> None:
+        """Say whether classes and functions that have no name in the other process are written out in full."""
+        self._by_value = by_value
+        self._pickler = None
+
+    def dumps(self, value: Any) -> bytes:
+        """Return a value as bytes, as `put` would write it but for arrays."""
+        if self._by_value:
+            import cloudpickle  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+
+            data: bytes = cloudpickle.dumps(value, 5)
+            return data
+        return pickle.dumps(value, 5)
+
+    def trim(self) -> None:
+        """Give memory back to the system; what was written is gone."""
+        self._pickler = None
+        if self._memory.size > ARENA_START_BYTES:
+            self._resize(ARENA_START_BYTES)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to write a group of values, in the place of the one before."""
+        if self._memory.size > ARENA_KEEP_BYTES and 4 * self._end < self._memory.size:
+            self._resize(ARENA_KEEP_BYTES)
+        self._end = ALIGNMENT
+        self._count = 0
+        self.finish(0.0)
+
+    @property
+    def written(self) -> int:
+        """How many bytes the group has so far."""
+        return self._end
+
+    def put(self, value: Any) -> None:
+        """Write one more value; where that fails, it raises what pickle does, and the value is not there."""
+        start = self._end
+        self._end += _RECORD.size
+        if self._pickler is None:
+            kind = _by_value_pickler() if self._by_value else _Pickler
+            self._pickler = kind(self, 5, buffer_callback=self._takes)
+        try:
+            self._pickler.dump(value)
+            length = self._end - start - _RECORD.size
+            raws = [buffer.raw() for buffer in self._buffers]
+            for raw in raws:
+                self.write(_SIZE.pack(raw.nbytes))
+            for raw in raws:
+                self._end = _align(self._end)
+                self.write(raw)
+            self._reserve(start + _RECORD.size)
+            _RECORD.pack_into(self._memory.data, start, length, len(raws))
+        except BaseException:
+            self._end = start
+            raise
+        finally:
+            self._buffers.clear()
+            self._pickler.clear_memo()
+        self._count += 1
+        self.finish(0.0)
+
+    def finish(self, seconds: float) -> None:
+        """Say how many values there are, and how long they took."""
+        _HEAD.pack_into(self._memory.data, 0, self._count, seconds)
+
+    def write(self, data: Any) -> int:
+        """Append bytes; called by pickle."""
+        view = np.frombuffer(data, np.uint8)
+        end = self._end + view.size
+        self._reserve(end)
+        self._memory[self._end : end] = view  # without the GIL
+        self._end = end
+        return view.size
+
+    def _takes(self, buffer: pickle.PickleBuffer) -> bool:
+        """Keep a buffer for itself, or return True: it goes into the pickle."""
+        if buffer.raw().nbytes < ARENA_ARRAY_BYTES:
+            return True
+        self._buffers.append(buffer)
+        return False
+
+    def _reserve(self, size: int) -> None:
+        if size > self._memory.size:
+            self._resize(max(size, 2 * self._memory.size))
+
+    def _resize(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._memory = self._map()
+
+    def _map(self) -> NDArray[np.uint8]:
+        # The map has no other holder than the array, and goes with it.
+        return np.frombuffer(mmap.mmap(self._fd, os.fstat(self._fd).st_size), np.uint8)
+
+    # -- reading
+
+    def open(self) -> tuple[int, float]:
+        """Begin to read what the other process wrote; return how many values there are, and what `finish` said."""
+        if os.fstat(self._fd).st_size != self._memory.size:
+            self._memory = self._map()
+        self._at = ALIGNMENT
+        count, seconds = _HEAD.unpack_from(self._memory.data)
+        return count, seconds
+
+    def get(self) -> Any:
+        """Return the next value; what raises is only this one."""
+        memory = self._memory
+        length, buffers = _RECORD.unpack_from(memory.data, self._at)
+        start = self._at + _RECORD.size
+        table = start + length
+        sizes = [_SIZE.unpack_from(memory.data, table + _SIZE.size * i)[0] for i in range(buffers)]
+        places = []
+        self._at = table + _SIZE.size * buffers
+        for size in sizes:
+            places.append(_align(self._at))
+            self._at = places[-1] + size
+        copies = [aligned_empty((size,), _BYTES) for size in sizes]
+        for copy, place in zip(copies, places, strict=True):
+            copy[:] = memory[place : place + copy.size]
+        return pickle.loads(memory[start : start + length].data, buffers=copies)  # noqa: S301 - it is our own
+
+
+def _reduce(value: Any) -> Any:
+    """Take an array with gaps, as every crop of an image is, for the array without that it is copied to."""
+    if type(value) is np.ndarray and not value.flags.forc and not value.dtype.hasobject:
+        return np.ascontiguousarray(value).__reduce_ex__(5)
+    return NotImplemented
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        return _reduce(value)
+
+
+@cache
+def _by_value_pickler() -> type[pickle.Pickler]:
+    from cloudpickle import Pickler  # noqa: PLC0415 - few need it
+
+    class ByValue(Pickler):  # type: ignore[misc,unused-ignore]
+        def reducer_override(self, value: Any) -> Any:
+            reduced = _reduce(value)
+            return super().reducer_override(value) if reduced is NotImplemented else reduced
+
+    return ByValue
+
+
+class RemoteTraceback(Exception):
+    """The cause of an exception that was raised in another process: its traceback there, as text."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+class Failed:
+    """An exception on its way from another process."""
+
+    __slots__ = ("error", "text", "trace")
+
+    def __init__(self, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> None:
+        self.error: bytes | None = None
+        self.text = type(error).__qualname__
+        self.trace = ""
+        with suppress(Exception):  # some cannot even say what they are
+            self.text = "".join(traceback.format_exception_only(error)).rstrip()
+            where = error.__traceback__
+            self.trace = "".join(traceback.format_exception(type(error), error, where and where.tb_next))
+        with suppress(Exception):
+            self.error = dumps(error)
+
+    def unpack(self) -> BaseException:
+        """Return the exception, or a `RuntimeError` that says what it was where it cannot be brought here."""
+        loaded: Any = None
+        with suppress(Exception):
+            loaded = None if self.error is None else pickle.loads(self.error)  # noqa: S301 - it is our own
+        error: BaseException = loaded
+        if not isinstance(error, BaseException):
+            error = RuntimeError(f"{self.text} (in a worker process; this exception cannot be pickled)")
+        with suppress(Exception):  # one that takes no cause, as a frozen dataclass, is still the one to raise
+            error.__cause__ = RemoteTraceback(self.trace)
+        return error

@@ -1,0 +1,199 @@
+"""How many items go to a thread at once, and how many threads are worth having."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import asyncfeed as af
+from asyncfeed.machine import usable_cores
+from tests.engine.inside import CHUNK, LATE, MANY, SHARED, Groups, WorkerPool, cores, group_clocks
+
+US = 1e-6
+
+
+def after(each: Groups, working: int = 1, rounds: int = 20) -> tuple[int, bool]:
+    """Return the group size, and whether more threads may help, after some groups of one item."""
+    each.measure(rounds, working=working)
+    return each.size(), each.slow
+
+
+@pytest.mark.parametrize(
+    ("wall", "expected"),
+    [
+        (4 * US, (CHUNK, False)),
+        (20 * US, (100, False)),
+        (40 * US, (50, False)),
+        (100 * US, (20, False)),
+        (125 * US, (16, True)),
+        (5000 * US, (1, True)),
+    ],
+)
+def test_groups_are_worth_two_milliseconds_and_slow_items_get_threads(
+    wall: float, expected: tuple[int, bool]
+) -> None:
+    """About 2 ms a group; more than one thread only where an item waits longer than 100 us."""
+    size, slow = after(Groups(wall, 0.0))
+    assert abs(size - expected[0]) <= 1
+    assert slow is expected[1]
+
+
+def test_it_starts_with_one_item_and_one_thread_and_doubles() -> None:
+    """Nothing is known before the first group."""
+    each = Groups(US, US)
+    assert (each.size(9), each.slow) == (1, False)
+    assert [after(each, rounds=1)[0] for _ in range(4)] == [2, 4, 8, 16]
+
+
+def test_a_slow_item_shrinks_the_group_at_once() -> None:
+    """On the way down there is nothing to try."""
+    each = Groups(US, US)
+    after(each)
+    each.take(0.01, 0.0)
+    assert after(each, rounds=1) == (1, True)
+
+
+def test_one_hop_that_was_held_up_brings_no_threads() -> None:
+    """The next one tells; where it took far too long nobody need ask again."""
+    each = Groups(10 * US, 10 * US)
+    after(each)
+    each.take(110 * US, 0.0)
+    assert not after(each, rounds=1)[1]
+    assert after(each, rounds=1)[1]
+    each.take(10 * US, 0.0)
+    assert after(each, rounds=1)[1]
+    assert not after(each, rounds=1)[1]
+    each.take(1000 * US, 0.0)
+    assert after(each, rounds=1)[1]
+
+
+def test_a_batch_is_as_slow_as_its_samples() -> None:
+    """32 samples of 10 us are not one item of 320 us: one thread reads them best."""
+    assert not after(Groups(320 * US, 320 * US, unit=32))[1]
+    assert after(Groups(3300 * US, 0.0, unit=32))[1]
+    assert after(Groups(1700 * US, 1700 * US, unit=32))[1]
+
+
+def test_waiting_for_the_gil_does_not_pass_for_a_slow_item() -> None:
+    """Eight threads that fight each measure eight times the work; that must not keep them all."""
+    assert not after(Groups(240 * US, 30 * US), working=8)[1]
+    assert after(Groups(5000 * US, 30 * US), working=8)[1]
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "threads", "most"),
+    [(5000, 5000, 2, 2), (5000, 2500, 2, 8), (5000, 500, 10, 40), (5000, 10, MANY, 2000)],
+)
+def test_it_begins_with_as_many_threads_as_a_core_keeps_up_with(
+    wall: float, cpu: float, threads: int, most: int
+) -> None:
+    """Who waits nine tenths of the time leaves room for nine others; who never waits needs a core each."""
+    with cores(2):
+        each = Groups(wall * US, cpu * US)
+    after(each)
+    assert (each.threads, each.most_threads) == (threads, most)
+
+
+def test_where_nothing_waits_any_more_the_search_ends_with_a_thread_for_each_core() -> None:
+    """A first call that reads what it needs waits; those after it do not, and two threads are not tried for one."""
+    loop = asyncio.new_event_loop()
+    pool = WorkerPool(1, loop, lambda: None, loop.time)
+    pool.suit(2, 8, anew=True)
+    assert pool.tuner is not None
+    pool.tuner.limit = pool.limit = 1
+    pool.suit(2, 6, anew=False)
+    assert (pool.limit, pool.tuner.most) == (1, 6)
+    pool.suit(2, 2, anew=False)
+    assert (pool.limit, pool.tuner) == (2, None)
+    pool.suit(2, 8, anew=False)
+    assert (pool.limit, pool.tuner is not None) == (2, True)
+    loop.close()
+
+
+def test_among_many_threads_waiting_is_not_forgotten() -> None:
+    """A hundred that read from a store keep each other from the GIL; a call still waits as long as it did alone."""
+    each = Groups(5000 * US, 500 * US)
+    after(each)
+    assert each.most_threads == 20 * usable_cores()
+    each.take(64 * 500 * US, 500 * US)
+    after(each, working=64)
+    assert each.most_threads == 20 * usable_cores()
+    after(each, working=2)
+    assert each.most_threads > 20 * usable_cores()
+
+
+def test_a_group_is_at_most_a_megabyte() -> None:
+    """By what the results weigh, not the items."""
+    each = Groups(US, US)
+    after(each)
+    assert each.size(64, [1000] * 64, 100.0) == 10
+    assert each.size(64, [1000] * 64, 5000.0) == 1
+
+
+@pytest.mark.parametrize(("count", "size"), [(4, 4), (5, 3), (6, 3), (3, 3), (2, 2), (1, 1), (0, 0)])
+def test_a_group_leaves_no_small_rest(count: int, size: int) -> None:
+    """Four items where a group is worth three go in one; a group for the last would cost as much as for all."""
+    each = Groups(650 * US, 650 * US, unit=32)
+    after(each)
+    assert each.size(count) == size
+
+
+def test_hops_are_larger_where_several_threads_compute() -> None:
+    """8 ms and 4 MB: the loop, which they all wait for, has less to do. Not where they wait for something else."""
+    each = Groups(500 * US, 500 * US)
+    assert after(each)[0] == SHARED * 4
+    assert each.size(64, [1000] * 64, 1000.0) == SHARED
+    assert after(Groups(500 * US, 100 * US))[0] == 4
+
+
+def test_a_group_ends_with_the_run() -> None:
+    """Stopping waits for the item that a thread is at, not for those behind it."""
+    calls: list[int] = []
+    go_on = threading.Event()
+
+    async def main() -> None:
+        loop, reached = asyncio.get_running_loop(), asyncio.Event()
+
+        def take(item: int) -> int:
+            calls.append(item)
+            if item == 200:
+                loop.call_soon_threadsafe(reached.set)
+                go_on.wait(20)
+            return item
+
+        async with af.items(range(10_000)).map(take, concurrency=1).prefetch(10_000).open() as feed:
+            drawing = asyncio.ensure_future(anext(feed))
+            await reached.wait()
+            closing = asyncio.ensure_future(feed.aclose())
+            for _ in range(100):
+                await asyncio.sleep(0)
+            go_on.set()
+            await asyncio.wait([drawing, closing])
+
+    with group_clocks(lambda: 0.0):  # no call takes any time, so groups are large
+        asyncio.run(main())
+    assert calls == list(range(201))
+
+
+def test_a_group_whose_items_turn_slow_ends_early() -> None:
+    """Items of 10 ms do not wait for each other because the ones before took nothing: each is delivered at once."""
+    now = 0.0
+    delivered = [threading.Event() for _ in range(60)]
+    before: list[bool] = []
+
+    def take(item: int) -> int:
+        nonlocal now
+        if item >= 40:
+            now += 0.010
+        if item > 40:
+            before.append(all(before) and delivered[item - 1].wait(10))
+        return -item
+
+    with group_clocks(lambda: now), af.items(range(60)).map(take, concurrency=1).open() as feed:
+        for item in feed:
+            delivered[-item].set()
+    assert before == [True] * 19
+    assert all(each.is_set() for each in delivered)
+    assert LATE * 0.002 < 0.010
