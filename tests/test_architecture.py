@@ -25,7 +25,19 @@ LAYERS = (
     {"stages"},
     {"stacking"},
     {"reading", "formats", "state"},
-    {"axes", "errors", "functions", "given", "machine", "numbered", "places", "randomness", "sizes", "stats"}
+    {
+        "axes",
+        "errors",
+        "functions",
+        "given",
+        "machine",
+        "numbered",
+        "places",
+        "position",
+        "randomness",
+        "sizes",
+        "stats",
+    }
     | {"tasks", "trees", "weights"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

@@ -5,18 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
 
 from asyncfeed.engine.constants import CHANNEL_BYTES, CHUNK_ITEMS
+from asyncfeed.position import join
 from asyncfeed.stages.steps import END, NO_MARK, Chunk
-
-
-def join(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:
-    """Return two runs of ordinals as one; a `range` stays one where the second follows on the first."""
-    if isinstance(first, range) and isinstance(second, range) and first.stop == second.start:
-        return range(first.start, second.stop)
-    return [*first, *second]
 
 
 class Channel:
@@ -58,7 +50,7 @@ class Channel:
         chunks = self._chunks
         if chunks and not (tail := chunks[-1]).ends and len(tail.items) + len(chunk.items) <= CHUNK_ITEMS:
             if chunk.items:
-                tail.ordinals = join(tail.ordinals, chunk.ordinals) if tail.items else chunk.ordinals
+                tail.positions = join(tail.positions, chunk.positions)
                 tail.items.extend(chunk.items)
             tail.mark = chunk.mark
             tail.failure = chunk.failure

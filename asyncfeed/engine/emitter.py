@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from asyncfeed.engine.channel import join
 from asyncfeed.engine.epochs import EpochCounter, Marks
 from asyncfeed.engine.limits.budget import Account, Budget
 from asyncfeed.errors import Failure, PipelineError
+from asyncfeed.position import Positions, join
 from asyncfeed.stages.steps import END, NO_MARK, Algorithm, Chunk
 
 
@@ -127,12 +127,12 @@ class Emitter:
     def _through(self, link: TransformLink, chunk: Chunk) -> Chunk:
         algorithm = link.algorithm
         items: list[Any] = []
-        ordinals: Sequence[Any] = ()
+        positions: Positions = ()
         link.held += len(chunk.items)
         link.held_bytes += chunk.nbytes
         mark, failure = chunk.mark, chunk.failure
         if chunk.items and not link.skipping and not algorithm.done:
-            items, ordinals = algorithm.push(chunk.items, chunk.ordinals)
+            items, positions = algorithm.push(chunk.items, chunk.positions)
         if algorithm.done and not link.skipping:
             if link.top:
                 mark, failure = END, None
@@ -149,8 +149,8 @@ class Emitter:
                 link.epochs.go_on(mark - link.level)
                 algorithm.begin(link.epochs.number)
             if more:
-                items, ordinals = (items + more, join(ordinals, places)) if items else (more, places)
-        return Chunk(items, ordinals, mark, failure, self._released(link))
+                items, positions = items + more, join(positions, places)
+        return Chunk(items, positions, mark, failure, self._released(link))
 
     def _released(self, link: TransformLink) -> int:
         """Return the bytes that leave the algorithm: its share of items no longer held."""

@@ -23,7 +23,7 @@ from asyncfeed.errors import ClosedError, Failure
 from asyncfeed.stages.steps import END, Chunk
 
 EPOCH_END: Any = type("EpochEnd", (), {"__slots__": (), "__repr__": lambda _: "EPOCH_END"})()
-"""Stands in the place of an ordinal where an epoch ends; there is no item with it."""
+"""Stands in the place of a position where an epoch ends; there is no item with it."""
 
 
 class Handoff(Metered):
@@ -97,8 +97,8 @@ class Handoff(Metered):
                 self._low = room // 2
                 fits = max(0, room - len(self._items))
                 fitting = items[place : place + fits]
-                ordinals = chunk.ordinals[place : place + fits]
-                self._items.extend(zip(fitting, ordinals, repeat(share, len(fitting)), strict=True))
+                positions = chunk.positions[place : place + fits]
+                self._items.extend(zip(fitting, positions, repeat(share, len(fitting)), strict=True))
                 items[place : place + fits] = [None] * len(fitting)
                 place += len(fitting)
                 self._full = place < len(items) or (
@@ -278,9 +278,9 @@ class Handoff(Metered):
             epochs = self._epochs
             epochs.wanted = max(epochs.wanted, epoch)
             while self._items and epochs.front < epoch:
-                _, ordinal, nbytes = self._items.popleft()
+                _, position, nbytes = self._items.popleft()
                 self.delivered.left_bytes += nbytes
-                if ordinal is EPOCH_END:
+                if position is EPOCH_END:
                     epochs.pass_end()
             self._count_easy()
             self._turn()
@@ -371,8 +371,8 @@ class Handoff(Metered):
         nbytes = min(nbytes, self._budget.limit // 16)
         with self._lock:
             while len(taken) < most and self._items and self.stopped is None:
-                _, ordinal, weight = self._items[0]
-                if weight > nbytes or ordinal is EPOCH_END:
+                _, position, weight = self._items[0]
+                if weight > nbytes or position is EPOCH_END:
                     break
                 nbytes -= weight
                 taken.append(self._pop_item())

@@ -1,19 +1,20 @@
-"""Where items come from: the ordinal of an item tells its epoch, its place in it, and its name."""
+"""Where items come from: the position of an item tells its epoch, its ordinal in it, and its name."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from asyncfeed.errors import Failure, note
+from asyncfeed.position import Position, first_number, in_epoch, member, name
 from asyncfeed.stages.steps import MemberError
 from asyncfeed.trees import find_files
 
 _CONTROL = (StopIteration, StopAsyncIteration, asyncio.CancelledError, GeneratorExit)
 """What Python takes for the end of a loop or a task: an item's error must not pass for that."""
 UNSIZED = 1 << 48
-"""How many ordinals an epoch has if the number of its items is not known: more than anybody can read."""
+"""How many numbers an epoch has if the number of its items is not known: more than anybody can read."""
 
 
 def is_own_cancellation(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
@@ -42,9 +43,9 @@ def raise_if_cancelled() -> None:
 
 
 class Provenance:
-    """The places of one source: one number for each item of all its epochs, and the way back from it.
+    """The numbers of one source: one for each item of all its epochs, and the way back from it.
 
-    Items carry one number each, which all else is derived from. Each epoch has as many numbers as the source has
+    Items carry a position, which all else is derived from. Each epoch has as many numbers as the source has
     items, or `UNSIZED` if that is not known, so a division finds the epoch.
     """
 
@@ -53,44 +54,39 @@ class Provenance:
         self._name = name
 
     def start(self, epoch: int) -> int:
-        """Return the ordinal of the first item of an epoch."""
+        """Return the number of the first item of an epoch."""
         return epoch * self._size
 
-    def locate(self, ordinal: Any) -> tuple[int, Any]:
-        """Return the epoch of an item and its ordinal within it."""
-        if type(ordinal) is int:
-            return divmod(ordinal, self._size)
-        if isinstance(ordinal, tuple):  # (the parent's ordinal, the child's): out of a flat_map
-            epoch, place = self.locate(ordinal[0])
-            return epoch, (place, *ordinal[1:])
-        if isinstance(ordinal, Sequence):  # a batch: its members' ordinals
-            places = [self.locate(member) for member in ordinal]
-            return (places[0][0], [place for _, place in places]) if places else (0, [])
-        epoch, place = divmod(ordinal, self._size)
-        return epoch, place
+    def epoch(self, position: Position) -> int:
+        """Return the epoch of an item; for a group, that of its first member."""
+        return first_number(position) // self._size
 
-    def name(self, ordinal: Any) -> str:
-        """Return what the item of this ordinal is called."""
-        if isinstance(ordinal, tuple):
-            return f"{self.name(ordinal[0])}[{ordinal[1]}]"
-        if isinstance(ordinal, Sequence):
-            return f"batch of {self.name(ordinal[0])} to {self.name(ordinal[-1])}" if ordinal else "empty batch"
-        epoch, place = self.locate(ordinal)
+    def ordinal(self, position: Position) -> Position:
+        """Return the place of an item in its epoch."""
+        return in_epoch(position, self._size)
+
+    def name(self, position: Position) -> str:
+        """Return what the item of this position is called."""
+        return name(position, self._name_number)
+
+    def _name_number(self, number: int) -> str:
+        epoch, place = divmod(number, self._size)
         return self._name(epoch, place) if self._name else f"number {place}"
 
-    def failure(self, error: BaseException, stage: str, ordinal: Any, item: Any = None) -> Failure:
+    def failure(self, error: BaseException, stage: str, position: Position, item: Any = None) -> Failure:
         """Return what is known about a failed item, and note it on the exception."""
         if isinstance(error, MemberError):
-            member, stage, error = error.member, error.stage, error.error
-            ordinal, item = ordinal[member], item[member]
+            position, item = member(position, error.member), item[error.member]
+            stage, error = error.stage, error.error
         if isinstance(error, _CONTROL):
             # As itself it would end the consumer's loop or task in silence; PEP 479 does the same.
             cause, error = error, RuntimeError(f"{stage} raised {type(error).__name__} of its own")
             error.__cause__ = cause
         files = find_files(item)
-        epoch, place = self.locate(ordinal)
-        key = ", ".join(files) if files else self.name(ordinal)
-        failure = Failure(error, stage, key, place, epoch, traceback=error.__traceback__)
+        key = ", ".join(files) if files else self.name(position)
+        failure = Failure(
+            error, stage, key, self.ordinal(position), self.epoch(position), traceback=error.__traceback__
+        )
         note(error, failure.note())
         return failure
 
@@ -98,22 +94,22 @@ class Provenance:
 class ItemPlace:
     """Where one item stands, for functions that ask: a `Place`. Nothing is worked out before it is asked."""
 
-    __slots__ = ("_ordinal", "_provenance")
+    __slots__ = ("_position", "_provenance")
 
-    def __init__(self, provenance: Provenance, ordinal: Any) -> None:
+    def __init__(self, provenance: Provenance, position: Position) -> None:
         self._provenance = provenance
-        self._ordinal = ordinal
+        self._position = position
 
     @property
     def epoch(self) -> int:
         """The epoch of the item, counted from 0."""
-        return self._provenance.locate(self._ordinal)[0]
+        return self._provenance.epoch(self._position)
 
     @property
-    def ordinal(self) -> Any:
+    def ordinal(self) -> Position:
         """The place of the item in its epoch."""
-        return self._provenance.locate(self._ordinal)[1]
+        return self._provenance.ordinal(self._position)
 
-    def name(self, member: int | None = None) -> str:
-        """Return what the item is called or, for a batch, what its `member` is called."""
-        return self._provenance.name(self._ordinal if member is None else self._ordinal[member])
+    def name(self, number: int | None = None) -> str:
+        """Return what the item is called or, for a batch, what its member of this number is called."""
+        return self._provenance.name(self._position if number is None else member(self._position, number))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Batched, Fixed, Unknown
-from asyncfeed.places import join
+from asyncfeed.position import Positions, join, members
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.collating import check_collate, collating, maker, refuse_pad
 from asyncfeed.stages.pad import Pad
@@ -72,43 +72,43 @@ class Batch(Node):
 
 
 class Group(Algorithm):
-    """Cuts a stream into lists of `size` items; the ordinal of a list is that of each of its items."""
+    """Cuts a stream into lists of `size` items; the position of a list is that of each of its items."""
 
     def __init__(self, size: int, drop_remainder: bool = False) -> None:
         self._size = size
         self._drop = drop_remainder
         self._items: list[Any] = []
-        self._ordinals: Sequence[Any] = ()
+        self._positions: Positions = ()
 
     @property
     def held(self) -> int:
         """How many items wait for their list to be full."""
         return len(self._items)
 
-    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
         """Return the lists that are full."""
         size = self._size
         if len(self._items) + len(items) < size:
             self._items += items
-            self._ordinals = join(self._ordinals, ordinals)
+            self._positions = join(self._positions, positions)
             return [], ()
         if self._items:
-            items, ordinals = self._items + items, join(self._ordinals, ordinals)
+            items, positions = self._items + items, join(self._positions, positions)
         whole = len(items) - len(items) % size
         starts = range(0, whole, size)
-        self._items, self._ordinals = items[whole:], ordinals[whole:]
-        return [items[at : at + size] for at in starts], [ordinals[at : at + size] for at in starts]
+        self._items, self._positions = items[whole:], positions[whole:]
+        return [items[at : at + size] for at in starts], [members(positions[at : at + size]) for at in starts]
 
-    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+    def flush(self) -> tuple[list[Any], Positions]:
         """Return the list that is not full, unless such a list is to be dropped."""
-        items, ordinals = self._items, self._ordinals
-        self._items, self._ordinals = [], ()
-        return ([], ()) if self._drop or not items else ([items], [ordinals])
+        items, positions = self._items, self._positions
+        self._items, self._positions = [], ()
+        return ([], ()) if self._drop or not items else ([items], [members(positions)])
 
     def state(self) -> dict[str, Any]:
         """Return the items of the list that is not full."""
-        return {"items": list(self._items), "ordinals": list(self._ordinals)}
+        return {"items": list(self._items), "positions": list(self._positions)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        self._items, self._ordinals = list(state["items"]), state["ordinals"]
+        self._items, self._positions = list(state["items"]), state["positions"]

@@ -14,6 +14,7 @@ import numpy as np
 from asyncfeed.axes import Axes, Batched, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import refuse_awaitable
+from asyncfeed.position import Position, Positions, members
 from asyncfeed.stacking.foreign import is_foreign
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.collating import check_collate, collating, maker, refuse_pad
@@ -121,39 +122,41 @@ class GroupByLength(Algorithm):
         self._sizes = sizes
         self._drop = drop_remainder
         self._items: list[list[Any]] = [[] for _ in sizes]
-        self._ordinals: list[list[Any]] = [[] for _ in sizes]
+        self._positions: list[list[Position]] = [[] for _ in sizes]
 
-    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
         """Return the lists that are full, in the order in which they became so."""
-        full, members = [], []
-        for (length, item), ordinal in zip(items, ordinals, strict=True):
+        full: list[Any] = []
+        groups: list[Position] = []
+        for (length, item), position in zip(items, positions, strict=True):
             bucket = bisect_right(self._boundaries, length)
             held = self._items[bucket]
             held.append(item)
-            self._ordinals[bucket].append(ordinal)
+            self._positions[bucket].append(position)
             if len(held) == self._sizes[bucket]:
                 full.append(held)
-                members.append(self._ordinals[bucket])
-                self._items[bucket], self._ordinals[bucket] = [], []
-        return full, members
+                groups.append(members(self._positions[bucket]))
+                self._items[bucket], self._positions[bucket] = [], []
+        return full, groups
 
-    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+    def flush(self) -> tuple[list[Any], Positions]:
         """Return the lists that are not full, the shortest first, unless such lists are to be dropped."""
-        left, members = list(filter(None, self._items)), list(filter(None, self._ordinals))
-        self._items, self._ordinals = [[] for _ in self._sizes], [[] for _ in self._sizes]
-        return ([], ()) if self._drop else (left, members)
+        left = list(filter(None, self._items))
+        groups = list(map(members, filter(None, self._positions)))
+        self._items, self._positions = [[] for _ in self._sizes], [[] for _ in self._sizes]
+        return ([], ()) if self._drop else (left, groups)
 
     def state(self) -> dict[str, Any]:
         """Return the items in each bucket."""
         return {
             "items": [list(each) for each in self._items],
-            "ordinals": [list(each) for each in self._ordinals],
+            "positions": [list(each) for each in self._positions],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._items = [list(each) for each in state["items"]]
-        self._ordinals = [list(each) for each in state["ordinals"]]
+        self._positions = [list(each) for each in state["positions"]]
 
 
 @dataclass(frozen=True, slots=True)

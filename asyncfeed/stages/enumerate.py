@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes
 from asyncfeed.places import shift
+from asyncfeed.position import Positions
 from asyncfeed.stages.base import Node, check_count
 from asyncfeed.stages.steps import Algorithm, Indexed, Step, leaves_out
 
@@ -71,13 +72,13 @@ class Count(Algorithm):
     def __init__(self, start: int) -> None:
         self._start = self._next = start
 
-    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
         """Return the items with their numbers."""
         first = self._next
         self._next += len(items)
-        return list(zip(range(first, self._next), items, strict=True)), ordinals
+        return list(zip(range(first, self._next), items, strict=True)), positions
 
-    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+    def flush(self) -> tuple[list[Any], Positions]:
         """Begin the next epoch."""
         self._next = self._start
         return [], ()

@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
+from asyncfeed.position import Position, Positions
 from asyncfeed.randomness import stage_seed
 from asyncfeed.randomness.permutation import Permutation
 from asyncfeed.stages.base import Node, Source, check_count
@@ -158,22 +159,22 @@ class BufferShuffle(Algorithm):
         """How many items the buffer holds."""
         return len(self._held)
 
-    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
         """Take items in; return as many as the buffer has no room for."""
         held = self._held
         room = self._size - len(held)
         if room:
-            held.extend(zip(items[:room], ordinals[:room], strict=True))
-            items, ordinals = items[room:], ordinals[room:]
+            held.extend(zip(items[:room], positions[:room], strict=True))
+            items, positions = items[room:], positions[room:]
         out = []
         # The slots come last: zip stops at the end of the items before it takes a number too many.
-        for item, ordinal, slot in zip(items, ordinals, self._slots, strict=False):
+        for item, position, slot in zip(items, positions, self._slots, strict=False):
             out.append(held[slot])
-            held[slot] = (item, ordinal)
+            held[slot] = (item, position)
         self._drawn += len(items)
         return _apart(out)
 
-    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+    def flush(self) -> tuple[list[Any], Positions]:
         """Return what the buffer holds in a random order, and go on to the next epoch's random numbers."""
         held = self._held
         random = np.random.PCG64([self._seed, self._random_epoch, 1])
@@ -187,12 +188,12 @@ class BufferShuffle(Algorithm):
 
     def state(self) -> dict[str, Any]:
         """Return the place in the random numbers, and what the buffer holds."""
-        items, ordinals = _apart(self._held)
-        return {"epoch": self._epoch, "drawn": self._drawn, "items": items, "ordinals": ordinals}
+        items, positions = _apart(self._held)
+        return {"epoch": self._epoch, "drawn": self._drawn, "items": items, "positions": positions}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        self._held = list(zip(state["items"], state["ordinals"], strict=True))
+        self._held = list(zip(state["items"], state["positions"], strict=True))
         self._start(state["epoch"], state["drawn"])
 
     def _start(self, epoch: int, drawn: int = 0) -> None:
@@ -221,5 +222,5 @@ def _below(random: np.random.PCG64, bounds: NDArray[np.uint64]) -> list[int]:
     return numbers
 
 
-def _apart(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
-    return [item for item, _ in pairs], [ordinal for _, ordinal in pairs]
+def _apart(pairs: list[tuple[Any, Position]]) -> tuple[list[Any], Positions]:
+    return [item for item, _ in pairs], [position for _, position in pairs]

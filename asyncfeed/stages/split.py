@@ -15,6 +15,7 @@ import numpy as np
 from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_fn, is_async
+from asyncfeed.position import all_numbers
 from asyncfeed.randomness import mix, stage_seed
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.repeat import Repeat
@@ -158,7 +159,7 @@ class ByOrdinal:
 
     def __call__(self, item: object, place: Place) -> bool:
         """Return whether the item belongs to the part."""
-        return self.share.holds(mix(self.share.seed, *_numbers(place.ordinal)))
+        return self.share.holds(mix(self.share.seed, *all_numbers(place.ordinal)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +178,6 @@ class ByKey:
         text = _canonical(self.key(item))
         digest = blake2b(text, digest_size=8, key=mix(self.share.seed).to_bytes(8, "little")).digest()
         return int.from_bytes(digest, "little")
-
-
-def _numbers(ordinal: Any) -> list[int]:
-    """Return the numbers of an ordinal: one, or those of an item and its parents."""
-    if isinstance(ordinal, Sequence):
-        return [number for each in ordinal for number in _numbers(each)]
-    return [int(ordinal)]
 
 
 def _canonical(key: object) -> bytes:
@@ -261,7 +255,7 @@ def _by_place(source: Source, stages: tuple[Node, ...]) -> By:
             raise PipelineError(
                 f"split: put it before .{node}: after it an item has no place of its own in the epoch"
             )
-    # The items that leave a buffer keep their ordinals. A merge numbers its items anew.
+    # The items that leave a buffer keep their positions. A merge numbers its items anew.
     exact = [node for node in stages if not (isinstance(node, Shuffle) and not node.exact)]
     mixes = _reshuffles(source, exact)
     if mixes is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from asyncfeed.errors import Failure
+from asyncfeed.position import Position, Positions
 from asyncfeed.stats import SlowPaths
 
 NO_MARK = -1
@@ -23,24 +24,24 @@ OnError = Literal["raise", "skip"]
 class Chunk:
     """A run of items that moves through the pipeline together, with what happens after them.
 
-    `ordinals` has one entry for each item: its place in the stream of its source. It is a `range` where
-    places follow each other, which costs nothing. `mark` is the level of the epoch that ends after these
+    `positions` has one entry for each item: where it stands in its stream. It is a `range` if positions follow
+    each other, which costs nothing. `mark` is the level of the epoch that ends after these
     items (`NO_MARK`: none, `END`: the stream). `failure` says that the stream broke after these items.
     `nbytes` is what the items are charged with in the run's memory budget.
     """
 
-    __slots__ = ("failure", "items", "mark", "nbytes", "ordinals")
+    __slots__ = ("failure", "items", "mark", "nbytes", "positions")
 
     def __init__(
         self,
         items: list[Any],
-        ordinals: Sequence[Any],
+        positions: Positions,
         mark: int = NO_MARK,
         failure: Failure | None = None,
         nbytes: int = 0,
     ) -> None:
         self.items = items
-        self.ordinals = ordinals
+        self.positions = positions
         self.mark = mark
         self.failure = failure
         self.nbytes = nbytes
@@ -53,9 +54,9 @@ class Chunk:
     def split(self, size: int) -> Chunk:
         """Keep the first `size` items; return the rest, with its part of the bytes and what happens after it."""
         nbytes = self.nbytes * (len(self.items) - size) // len(self.items)
-        rest = Chunk(self.items[size:], self.ordinals[size:], self.mark, self.failure, nbytes)
+        rest = Chunk(self.items[size:], self.positions[size:], self.mark, self.failure, nbytes)
         del self.items[size:]
-        self.ordinals = self.ordinals[:size]
+        self.positions = self.positions[:size]
         self.mark, self.failure = NO_MARK, None
         self.nbytes -= nbytes
         return rest
@@ -64,7 +65,7 @@ class Chunk:
 class Algorithm:
     """Regroups a stream, without IO: items in, items out, in the order of arrival.
 
-    `push` and `flush` return the items that are ready and, for each of them, its ordinal. `flush` is called
+    `push` and `flush` return the items that are ready and, for each of them, its position. `flush` is called
     where an epoch ends that the stage can see; afterwards the algorithm is as new. `done` turns true when
     the stage wants nothing more of this epoch (`take`), and `flush` resets it.
     """
@@ -79,11 +80,11 @@ class Algorithm:
     def begin(self, epoch: int) -> None:
         """Note that the epoch that comes has this number; called before the first item and after each `flush`."""
 
-    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
         """Take items in, return those that are ready."""
         raise NotImplementedError
 
-    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+    def flush(self) -> tuple[list[Any], Positions]:
         """Return what is left at the end of an epoch, and start anew."""
         return [], ()
 
@@ -148,7 +149,7 @@ class Place(Protocol):
         ...
 
     @property
-    def ordinal(self) -> Any:
+    def ordinal(self) -> Position:
         """The place of the item in its epoch."""
         ...
 

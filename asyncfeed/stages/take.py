@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes
 from asyncfeed.places import shift
+from asyncfeed.position import Positions
 from asyncfeed.stages.base import Node, check_count
 from asyncfeed.stages.steps import Algorithm, Indexed, Step, leaves_out
 
@@ -118,14 +119,14 @@ class TakeFirst(Algorithm):
         self._count = count
         self._begin(count)
 
-    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
         """Return the items that are still wanted."""
         if len(items) > self._left:
-            items, ordinals = items[: self._left], ordinals[: self._left]
+            items, positions = items[: self._left], positions[: self._left]
         self._begin(self._left - len(items))
-        return items, ordinals
+        return items, positions
 
-    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+    def flush(self) -> tuple[list[Any], Positions]:
         """Begin the next epoch."""
         self._begin(self._count)
         return [], ()
@@ -149,15 +150,15 @@ class SkipFirst(Algorithm):
     def __init__(self, count: int) -> None:
         self._count = self._left = count
 
-    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
         """Return the items after those to drop."""
         dropped = min(self._left, len(items))
         if dropped:
             self._left -= dropped
-            return items[dropped:], ordinals[dropped:]
-        return items, ordinals
+            return items[dropped:], positions[dropped:]
+        return items, positions
 
-    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+    def flush(self) -> tuple[list[Any], Positions]:
         """Begin the next epoch."""
         self._left = self._count
         return [], ()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Batched, Fixed
-from asyncfeed.places import join
+from asyncfeed.position import Positions, join, members
 from asyncfeed.stacking.collate import collate
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.collating import collating, maker
@@ -93,7 +93,7 @@ class Windowed:
 
 
 class Windows(Algorithm):
-    """Cuts a stream into lists that overlap; the ordinal of a list is that of each of its items."""
+    """Cuts a stream into lists that overlap; the position of a list is that of each of its items."""
 
     def __init__(self, size: int, stride: int, drop_remainder: bool) -> None:
         self._size = size
@@ -103,7 +103,7 @@ class Windows(Algorithm):
 
     def _start(self) -> None:
         self._items: list[Any] = []
-        self._ordinals: Sequence[Any] = ()
+        self._positions: Positions = ()
         self._gap = 0
         """How many items come before the next window begins."""
 
@@ -112,29 +112,29 @@ class Windows(Algorithm):
         """How many items wait for a window to be full."""
         return len(self._items)
 
-    def push(self, items: list[Any], ordinals: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
         """Return the windows that are full."""
         gap = min(self._gap, len(items))
         self._gap -= gap
-        items, ordinals = self._items + items[gap:], join(self._ordinals, ordinals[gap:])
+        items, positions = self._items + items[gap:], join(self._positions, positions[gap:])
         starts = range(0, len(items) - self._size + 1, self._stride)
         after = len(starts) * self._stride
         self._gap += max(0, after - len(items))
-        self._items, self._ordinals = items[after:], ordinals[after:]
+        self._items, self._positions = items[after:], positions[after:]
         size = self._size
-        return [items[at : at + size] for at in starts], [ordinals[at : at + size] for at in starts]
+        return [items[at : at + size] for at in starts], [members(positions[at : at + size]) for at in starts]
 
-    def flush(self) -> tuple[list[Any], Sequence[Any]]:
+    def flush(self) -> tuple[list[Any], Positions]:
         """Return the windows that begin in what is left, unless these are dropped."""
-        items, ordinals = self._items, self._ordinals
+        items, positions = self._items, self._positions
         self._start()
         starts = range(0) if self._drop else range(0, len(items), self._stride)
-        return [items[at:] for at in starts], [ordinals[at:] for at in starts]
+        return [items[at:] for at in starts], [members(positions[at:]) for at in starts]
 
     def state(self) -> dict[str, Any]:
         """Return the items that wait, and how many come before the next window."""
-        return {"items": list(self._items), "ordinals": list(self._ordinals), "gap": self._gap}
+        return {"items": list(self._items), "positions": list(self._positions), "gap": self._gap}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        self._items, self._ordinals, self._gap = list(state["items"]), state["ordinals"], state["gap"]
+        self._items, self._positions, self._gap = list(state["items"]), state["positions"], state["gap"]

@@ -52,9 +52,7 @@ def send(work: Work, epochs: list[list[int]], seed: int) -> list[list[tuple[int,
             expansion = Expansion(number, number, 0)
             left[id(expansion)] = count
             coming.append(expansion)
-        end = Expansion(None, None, 0)
-        end.mark, end.done = 0, True
-        coming.append(end)
+        coming.append(Expansion.end(0))
     arriving, making = deque(coming), []
     sent: list[list[tuple[int, int]]] = [[]]
     while arriving or making or len(expansions):
@@ -77,7 +75,7 @@ def send(work: Work, epochs: list[list[int]], seed: int) -> list[list[tuple[int,
                     making.remove(expansion)
             case _:
                 ready = expansions.ready(random.randint(1, 4))
-                assert ready.ordinals == ready.children  # both are (item, number of the child) here
+                assert ready.positions == ready.children  # both are (item, number of the child) here
                 assert ready.nbytes == 3 * len(ready.children)
                 sent[-1].extend(ready.children)
                 if ready.end is not None:

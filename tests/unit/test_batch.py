@@ -25,22 +25,22 @@ from asyncfeed.stages.unbatch import INLINE, Unbatch, split
 def run(group: Group, n: int, cuts: list[int], ranges: bool = True) -> tuple[list[list[int]], list[Any]]:
     """Push 0..n-1, cut at these places, then flush."""
     batches: list[Any] = []
-    ordinals: list[Any] = []
+    positions: list[Any] = []
     edges = [0, *sorted(cut % (n + 1) for cut in cuts), n]
     for start, stop in pairwise(edges):
         places = range(100 + start, 100 + stop)
         out = group.push(list(range(start, stop)), places if ranges else list(places))
         batches += out[0]
-        ordinals += out[1]
+        positions += out[1]
     out = group.flush()
-    return batches + out[0], ordinals + list(out[1])
+    return batches + out[0], positions + list(out[1])
 
 
 class At:
     """The place of a batch."""
 
     epoch = 0
-    ordinal = (0, 1)
+    position = (0, 1)
 
     def name(self, member: int | None = None) -> str:
         return f"item {member}"
@@ -59,10 +59,10 @@ def test_a_stream_is_cut_into_lists_of_one_size(
     if drop and expected and len(expected[-1]) < size:
         expected.pop()
     for _ in range(2):
-        batches, ordinals = run(group, n, cuts, ranges)
+        batches, positions = run(group, n, cuts, ranges)
         assert batches == expected
-        assert [list(each) for each in ordinals] == [[100 + item for item in batch] for batch in expected]
-        assert not ranges or all(isinstance(each, range) for each in ordinals)
+        assert [list(each) for each in positions] == [[100 + item for item in batch] for batch in expected]
+        assert not ranges or all(isinstance(each, range) for each in positions)
     assert Batch(size, drop).length(n) == len(expected)
 
 
@@ -74,18 +74,18 @@ def test_a_restored_group_goes_on_as_if_nothing_had_happened(before: int, after:
     state = one.state()
     expected = run(one, after, [])
     other.restore(state)
-    batches, ordinals = run(other, after, [])
+    batches, positions = run(other, after, [])
     assert batches == expected[0]
-    assert list(map(list, ordinals)) == list(map(list, expected[1]))
+    assert list(map(list, positions)) == list(map(list, expected[1]))
 
 
 def test_what_is_pushed_is_not_changed() -> None:
     """The lists belong to whoever pushed them."""
-    group, items, ordinals = Group(4), [1, 2], [5, 6]
-    group.push(items, ordinals)
+    group, items, positions = Group(4), [1, 2], [5, 6]
+    group.push(items, positions)
     group.push([3], [7])
     assert group.flush() == ([[1, 2, 3]], [[5, 6, 7]])
-    assert (items, ordinals) == ([1, 2], [5, 6])
+    assert (items, positions) == ([1, 2], [5, 6])
 
 
 def test_a_pad_that_follows_becomes_part_of_the_batch() -> None:

@@ -22,7 +22,7 @@ class At:
     """The place of a batch."""
 
     epoch = 0
-    ordinal = (0, 1)
+    position = (0, 1)
 
     def name(self, member: int | None = None) -> str:
         return f"item {member}"
@@ -47,16 +47,16 @@ def model(lengths: list[int], drop: bool) -> list[list[int]]:
 def run(group: GroupByLength, lengths: list[int], cuts: list[int]) -> tuple[list[Any], list[Any]]:
     """Push items of these lengths, each its own place, cut at these places; then flush."""
     batches: list[Any] = []
-    ordinals: list[Any] = []
+    positions: list[Any] = []
     n = len(lengths)
     edges = [0, *sorted(cut % (n + 1) for cut in cuts), n]
     for start, stop in pairwise(edges):
         items = [(lengths[place], place) for place in range(start, stop)]
         out = group.push(items, range(100 + start, 100 + stop))
         batches += out[0]
-        ordinals += out[1]
+        positions += out[1]
     out = group.flush()
-    return batches + out[0], ordinals + list(out[1])
+    return batches + out[0], positions + list(out[1])
 
 
 lengths = st.lists(st.integers(0, 9), max_size=40)
@@ -64,12 +64,12 @@ lengths = st.lists(st.integers(0, 9), max_size=40)
 
 @given(lengths, st.lists(st.integers(0, 40), max_size=5), st.booleans())
 def test_items_are_batched_with_those_of_their_length(lengths: list[int], cuts: list[int], drop: bool) -> None:
-    """However the stream is cut, in every epoch; and each item keeps its ordinal."""
+    """However the stream is cut, in every epoch; and each item keeps its position."""
     group = GroupByLength(BOUNDARIES, SIZES, drop)
     for _ in range(2):
-        batches, ordinals = run(group, lengths, cuts)
+        batches, positions = run(group, lengths, cuts)
         assert batches == model(lengths, drop)
-        assert [list(each) for each in ordinals] == [[100 + item for item in batch] for batch in batches]
+        assert [list(each) for each in positions] == [[100 + item for item in batch] for batch in batches]
 
 
 @given(lengths, lengths)

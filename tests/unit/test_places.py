@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.places import join, shift
+from asyncfeed.places import shift
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.enumerate import Enumerate
 from asyncfeed.stages.repeat import Repeat
@@ -57,16 +57,16 @@ def model(node: Node, n: int, epoch: int) -> list[Any]:
 
 
 def stream(algorithm: Algorithm, items: list[Any], cuts: list[int]) -> tuple[list[Any], list[Any]]:
-    """Push items, cut at these places, each with 10 times its place as its ordinal; then flush."""
+    """Push items, cut at these places, each with 10 times its place as its position; then flush."""
     out: list[Any] = []
-    ordinals: list[Any] = []
+    positions: list[Any] = []
     edges = [0, *sorted(cut % (len(items) + 1) for cut in cuts), len(items)]
     for start, stop in pairwise(edges):
         ready = algorithm.push(items[start:stop], range(10 * start, 10 * stop, 10))
         out += ready[0]
-        ordinals += ready[1]
+        positions += ready[1]
     last = algorithm.flush()
-    return out + last[0], ordinals + list(last[1])
+    return out + last[0], positions + list(last[1])
 
 
 cuts = st.lists(st.integers(0, 50), max_size=5)
@@ -97,14 +97,14 @@ def test_by_number_a_stage_is_what_it_is_for_a_list(node: Node, n: int, epoch: i
 
 @given(nodes, st.integers(0, 30), cuts)
 def test_as_a_stream_a_stage_is_what_it_is_for_a_list(node: Node, n: int, cuts: list[int]) -> None:
-    """However the stream is cut, in every epoch; and each item keeps its ordinal."""
+    """However the stream is cut, in every epoch; and each item keeps its position."""
     (algorithm,) = node.steps()
     assert isinstance(algorithm, Algorithm)
     for epoch in range(2):
-        items, ordinals = stream(algorithm, [(epoch, place) for place in range(n)], cuts)
+        items, positions = stream(algorithm, [(epoch, place) for place in range(n)], cuts)
         assert items == model(node, n, epoch)
         whole = [item[1] if isinstance(node, Enumerate) else item for item in items]
-        assert ordinals == [10 * place for _, place in whole]
+        assert positions == [10 * place for _, place in whole]
 
 
 @given(nodes, st.integers(0, 30), st.integers(0, 30))
@@ -193,13 +193,3 @@ def test_shifted_places_keep_their_kind(places: Sequence[int], by: int) -> None:
     """A range stays a range."""
     assert list(shift(places, by)) == [place + by for place in places]
     assert isinstance(shift(places, by), range) == isinstance(places, range)
-
-
-def test_ordinals_that_follow_each_other_join_to_a_range() -> None:
-    """Any others to a list."""
-    assert join(range(2, 4), range(4, 9)) == range(2, 9)
-    assert join((), range(4)) == range(4)
-    assert join(range(4), ()) == range(4)
-    assert join(range(2), range(3, 4)) == [0, 1, 3]
-    assert join([1], (2,)) == [1, 2]
-    assert join(range(0, 4, 2), range(4, 6, 2)) == [0, 2, 4]

@@ -37,15 +37,15 @@ class Numbers:
 
 
 def run(algorithm: BufferShuffle, n: int, cuts: list[int], first: int = 0) -> tuple[list[int], list[int]]:
-    """Push 0..n-1, cut at these places, then flush; return the items and their ordinals."""
-    items, ordinals = [], []
+    """Push 0..n-1, cut at these places, then flush; return the items and their positions."""
+    items, positions = [], []
     edges = [0, *sorted(cut % (n + 1) for cut in cuts), n]
     for start, stop in pairwise(edges):
         out = algorithm.push(list(range(start, stop)), range(first + start, first + stop))
         items += out[0]
-        ordinals += out[1]
+        positions += out[1]
     out = algorithm.flush()
-    return items + list(out[0]), ordinals + list(out[1])
+    return items + list(out[0]), positions + list(out[1])
 
 
 @given(st.integers(1, 3 * BLOCK), st.integers(0, 5), st.data())
@@ -117,13 +117,13 @@ def test_a_wrong_description_is_refused(wrong: dict[str, Any], message: str) -> 
 
 @given(st.integers(0, 60), st.integers(1, 40), st.lists(st.integers(0), max_size=6), st.integers(0, 3))
 def test_the_order_does_not_depend_on_how_the_stream_is_cut(n: int, size: int, cuts: list[int], seed: int) -> None:
-    """Every item comes out once with its own ordinal, in one order for all cuts, in every epoch."""
+    """Every item comes out once with its own position, in one order for all cuts, in every epoch."""
     whole, cut = BufferShuffle(size, seed), BufferShuffle(size, seed)
     for _ in range(2):
-        items, ordinals = run(whole, n, [], first=100)
+        items, positions = run(whole, n, [], first=100)
         assert sorted(items) == list(range(n))
-        assert ordinals == [100 + item for item in items]
-        assert run(cut, n, cuts, first=100) == (items, ordinals)
+        assert positions == [100 + item for item in items]
+        assert run(cut, n, cuts, first=100) == (items, positions)
 
 
 @given(st.integers(0, 60), st.integers(1, 40), st.integers(0, 60), st.integers(0, 2))

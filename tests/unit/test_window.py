@@ -38,7 +38,7 @@ def test_windows_by_number_and_of_a_stream_are_the_same(
 
 @given(st.lists(st.integers(0, 9), max_size=8), SIZES, SIZES, st.booleans())
 def test_it_does_not_matter_how_the_stream_is_cut(cuts: list[int], size: int, stride: int, drop: bool) -> None:
-    """Each window has the ordinals of its samples, and what is held is what a later window needs."""
+    """Each window has the positions of its samples, and what is held is what a later window needs."""
     (algorithm, _) = Window(size, stride, drop).steps()
     assert isinstance(algorithm, Algorithm)
     items = list(range(sum(cuts)))
@@ -46,13 +46,13 @@ def test_it_does_not_matter_how_the_stream_is_cut(cuts: list[int], size: int, st
     for _ in range(2):  # it begins anew after a flush
         out, place = [], 0
         for cut in cuts:
-            made, ordinals = algorithm.push(items[place : place + cut], range(place, place + cut))
-            assert [list(each) for each in ordinals] == made
+            made, positions = algorithm.push(items[place : place + cut], range(place, place + cut))
+            assert [list(each) for each in positions] == made
             out += made
             place += cut
             assert algorithm.held <= max(size, stride)
-        made, ordinals = algorithm.flush()
-        assert [list(each) for each in ordinals] == made
+        made, positions = algorithm.flush()
+        assert [list(each) for each in positions] == made
         assert out + made == windows(items, size, stride, drop)
         assert algorithm.held == 0
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -37,6 +36,7 @@ from asyncfeed.engine.operators.step import RunContext
 from asyncfeed.engine.order.reorder import CompletionBuffer, Entry, Piece, ReorderBuffer
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.errors import Failure
+from asyncfeed.position import Position, Positions
 from asyncfeed.stages.steps import END, NO_MARK, Chunk, Work
 from asyncfeed.trees import size_of, total_size
 
@@ -149,7 +149,7 @@ class WorkStep(Operator):
             self._room.open()
 
     def _failed(self, entry: Entry, i: int, item: Any, error: BaseException) -> None:
-        entry.lose(i, self._provenance.failure(error, self.name, entry.ordinals[i], item))
+        entry.lose(i, self._provenance.failure(error, self.name, entry.positions[i], item))
 
     # -- memory, where items are big
 
@@ -271,18 +271,18 @@ class WorkStep(Operator):
         piece = self._buffer.ready()
         if piece is None:
             return None
-        entry, results, ordinals = piece.entry, piece.results, piece.ordinals
+        entry, results, positions = piece.entry, piece.results, piece.positions
         failure = None
         if entry.lost:
-            results, ordinals, failure = self._sift(piece, ignore=self.skips(self._passed))
+            results, positions, failure = self._sift(piece, ignore=self.skips(self._passed))
         elif self.skips(self._passed):
-            results, ordinals = [], ()
+            results, positions = [], ()
         self._seen += len(results)
         nbytes = total_size(results)
         moved = min(nbytes, entry.charged)
         entry.charged -= moved
         self.budget.charge(nbytes - moved)
-        chunk = Chunk(results, ordinals, NO_MARK, failure, nbytes)
+        chunk = Chunk(results, positions, NO_MARK, failure, nbytes)
         if failure is None and piece.last:
             self._buffer.end(entry)
             self.budget.charge(-entry.charged)
@@ -295,12 +295,12 @@ class WorkStep(Operator):
     def _was_sent(self) -> None:
         self._demand.sent = self._buffer.gone
 
-    def _sift(self, piece: Piece, *, ignore: bool) -> tuple[list[Any], Sequence[Any], Failure | None]:
+    def _sift(self, piece: Piece, *, ignore: bool) -> tuple[list[Any], Positions, Failure | None]:
         """Leave out the items without a result; stop before an item that failed, unless the policy skips it."""
         kept: list[Any] = []
-        places: list[Any] = []
+        positions: list[Position] = []
         lost = piece.entry.lost
-        for place, item, ordinal in zip(piece.places, piece.results, piece.ordinals, strict=True):
+        for place, item, position in zip(piece.places, piece.results, piece.positions, strict=True):
             if place in lost:
                 failure = lost.pop(place)
                 if (
@@ -308,8 +308,8 @@ class WorkStep(Operator):
                     and not ignore
                     and not self._skip_budget.allows(failure, self._seen + len(kept))
                 ):
-                    return kept, places, failure
+                    return kept, positions, failure
             elif not ignore:
                 kept.append(item)
-                places.append(ordinal)
-        return kept, places, None
+                positions.append(position)
+        return kept, positions, None

@@ -148,7 +148,7 @@ class AsyncWork(WorkStep):
             part = await self._admit(entry, i, 1, entry.costs[i]) if entry.big else None
             result = None
             try:
-                args = (item, ItemPlace(provenance, entry.ordinals[i])) if work.placed else (item,)
+                args = (item, ItemPlace(provenance, entry.positions[i])) if work.placed else (item,)
                 result = await work.fn(*args)
                 if work.shape == "filter" and not result:
                     entry.lost[i] = None

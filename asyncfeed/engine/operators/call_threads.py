@@ -119,7 +119,9 @@ class ThreadWork(WorkStep):
         dispatch, pool = self._dispatch, self._pool
         places = None
         if self._work.placed:
-            places = [ItemPlace(self._provenance, each) for each in taken.entry.ordinals[taken.start : taken.stop]]
+            places = [
+                ItemPlace(self._provenance, each) for each in taken.entry.positions[taken.start : taken.stop]
+            ]
         if on_loop:
             return dispatch.call(taken.items, places)
         dispatch.limiter.width = pool.limit

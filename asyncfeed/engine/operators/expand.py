@@ -78,13 +78,13 @@ class FlatStep(Operator):
             last = chunk.mark == END
             share = chunk.nbytes // max(1, len(chunk.items))
             self.budget.charge(share * len(chunk.items) - chunk.nbytes)
-            for item, ordinal in zip(chunk.items, chunk.ordinals, strict=True):
+            for item, position in zip(chunk.items, chunk.positions, strict=True):
                 while len(self._buffer) >= self._most and not self.skips(self._fed):
                     await self._room.wait()
                 if self.skips(self._fed):
                     self.budget.charge(-share)
                     continue
-                expansion = Expansion(item, ordinal, share)
+                expansion = Expansion(item, position, share)
                 expansion.gate = Gate()
                 self._buffer.add(expansion)
                 self._untaken.append(expansion)
@@ -92,11 +92,9 @@ class FlatStep(Operator):
             if chunk.mark != NO_MARK or chunk.failure is not None:
                 while len(self._buffer) >= self._most:  # a source of no items can send ends for ever
                     await self._room.wait()
-                end = Expansion(None, None, 0)
-                end.mark, end.failure, end.done = chunk.mark, chunk.failure, True
                 if chunk.mark != NO_MARK:
                     self._fed.note(chunk.mark)
-                self._buffer.add(end)
+                self._buffer.add(Expansion.end(chunk.mark, chunk.failure))
                 if self._progress.waiting:
                     self._progress.open()
             elif self.budget.waiting and self.skips(self._fed):
@@ -125,7 +123,7 @@ class FlatStep(Operator):
                 if task is not None and task.cancelling():
                     complain(self.context.loop, self.name, error)  # nobody waits for the item any more
                     return
-                expansion.failure = self._provenance.failure(error, self.name, expansion.ordinal, expansion.item)
+                expansion.failure = self._provenance.failure(error, self.name, expansion.position, expansion.item)
             expansion.item = None
             expansion.done, expansion.active = True, False
             self._open.discard(expansion)
@@ -141,7 +139,7 @@ class FlatStep(Operator):
 
     async def _expand(self, expansion: Expansion) -> None:
         work, item = self._work, expansion.item
-        args = (item, ItemPlace(self._provenance, expansion.ordinal)) if work.placed else (item,)
+        args = (item, ItemPlace(self._provenance, expansion.position)) if work.placed else (item,)
         if work.kind == "async" or (work.inline is not None and work.inline(item)):
             made = work.fn(*args)
         else:
@@ -289,7 +287,7 @@ class FlatStep(Operator):
         if ready.children:
             self._seen += len(ready.children)
             if not self.skips(self._passed):
-                return Chunk(ready.children, ready.ordinals, nbytes=ready.nbytes)
+                return Chunk(ready.children, ready.positions, nbytes=ready.nbytes)
             self.budget.charge(-ready.nbytes)
         elif ready.end is not None:
             return self._end(ready.end)
@@ -300,7 +298,7 @@ class FlatStep(Operator):
     def _end(self, expansion: Expansion) -> Chunk:
         """Return the end of an epoch or the failure that this one stands for."""
         failure = expansion.failure
-        if failure is not None and expansion.ordinal is not None:  # its own, not one that came from upstream
+        if failure is not None and expansion.has_item:  # its own, not one that came from upstream
             unwanted = self.skips(self._passed)
             if unwanted or self._skip_budget.allows(failure, self._seen):
                 failure = None

@@ -283,5 +283,5 @@ class ZipStep(MergeStep):
             f"zip: input {places[id(shortest)]} ended after {self._sent} items, but input {places[id(longer)]} "
             "has more; write zip(..., strict=False) to stop at the shortest"
         )
-        ordinal = self._provenance.start(self._epochs.number) + self._sent
-        return self._provenance.failure(PipelineError(message), self.name, ordinal)
+        position = self._provenance.start(self._epochs.number) + self._sent
+        return self._provenance.failure(PipelineError(message), self.name, position)

@@ -40,7 +40,7 @@ class SourceStep(Step):
         self._epochs = epochs
         self._marks = Marks(levels)
         self._drawn = 0
-        """The ordinal of the next item."""
+        """The position of the next item."""
 
     def start(self) -> None:
         """Start the task that draws."""

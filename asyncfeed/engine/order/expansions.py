@@ -16,10 +16,10 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
-from itertools import repeat
 from typing import Any
 
 from asyncfeed.errors import Failure
+from asyncfeed.position import Position, children
 from asyncfeed.stages.steps import NO_MARK, Turns, Work
 
 
@@ -27,13 +27,15 @@ class Expansion:
     """One item and its children; or, with no item, the end of an epoch or of the stream."""
 
     __slots__ = (
-        "active", "asked", "charged", "children", "done", "failure", "gate", "item", "mark", "nbytes", "ordinal",
-        "reserved", "sent", "unwanted",
+        "active", "asked", "charged", "children", "done", "failure", "gate", "has_item", "item", "mark", "nbytes",
+        "position", "reserved", "sent", "unwanted",
     )  # fmt: skip
 
-    def __init__(self, item: Any, ordinal: Any, charged: int) -> None:
+    def __init__(self, item: Any, position: Position, charged: int) -> None:
         self.item = item
-        self.ordinal = ordinal
+        self.position = position
+        self.has_item = True
+        """Whether it stands for an item; if not, for what ends after the items before it."""
         self.charged = charged
         self.children: list[Any] = []
         self.nbytes = 0
@@ -52,6 +54,14 @@ class Expansion:
         self.gate: Any = None
         """Where the worker waits while enough children are held."""
 
+    @classmethod
+    def end(cls, mark: int, failure: Failure | None = None) -> Expansion:
+        """Return what stands for an end, or for a failure from upstream."""
+        end = cls(None, 0, 0)
+        end.has_item = False
+        end.mark, end.failure, end.done = mark, failure, True
+        return end
+
     @property
     def ends(self) -> bool:
         """Whether something comes after its children: an end, or a failure."""
@@ -61,11 +71,11 @@ class Expansion:
 class Ready:
     """Children to be sent together, or what ends after those before."""
 
-    __slots__ = ("children", "end", "nbytes", "ordinals")
+    __slots__ = ("children", "end", "nbytes", "positions")
 
     def __init__(self) -> None:
         self.children: list[Any] = []
-        self.ordinals: list[Any] = []
+        self.positions: list[Position] = []
         self.nbytes = 0
         self.end: Expansion | None = None
 
@@ -77,7 +87,7 @@ class Ready:
             return 0
         start = expansion.sent
         expansion.sent = stop = start + count
-        self.ordinals.extend(zip(repeat(expansion.ordinal, count), range(start, stop), strict=True))
+        self.positions.extend(children(expansion.position, range(start, stop)))
         nbytes = expansion.nbytes * count // len(held)
         self.children.extend(held[:count])
         del held[:count]
@@ -191,7 +201,7 @@ class InTurns(Expansions):
                 break  # the end comes after them
             else:
                 self._all.remove(current)
-                if current.ordinal is None:
+                if not current.has_item:
                     self._waiting.popleft()
                     self._turn = self._given = 0
                 else:
@@ -207,7 +217,7 @@ class InTurns(Expansions):
             waiting = self._waiting[0] if self._waiting else None
             if waiting is None:
                 return None
-            if waiting.ordinal is not None:
+            if waiting.has_item:
                 self._places[self._turn] = self._waiting.popleft()
             elif not any(self._places):
                 return waiting  # an end: all before it were sent

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from asyncfeed.errors import Failure
+from asyncfeed.position import Positions
 from asyncfeed.stages.steps import NO_MARK, Chunk
 
 
@@ -23,15 +24,32 @@ class Entry:
     """A chunk in the window: its items, their results, and how far it has come."""
 
     __slots__ = (
-        "awaited", "big", "charged", "costs", "done", "failure", "items", "lost", "mark", "number", "order",
-        "ordinals", "out", "sent", "share", "taken", "untaken", "waiting", "weight",
+        "awaited",
+        "big",
+        "charged",
+        "costs",
+        "done",
+        "failure",
+        "items",
+        "lost",
+        "mark",
+        "number",
+        "order",
+        "out",
+        "positions",
+        "sent",
+        "share",
+        "taken",
+        "untaken",
+        "waiting",
+        "weight",
     )  # fmt: skip
 
     def __init__(self, chunk: Chunk, number: int) -> None:
         self.number = number
         """How many items the stage had taken in before."""
         self.items = chunk.items
-        self.ordinals = chunk.ordinals
+        self.positions = chunk.positions
         self.mark = chunk.mark
         self.failure = chunk.failure
         self.out: list[Any] = [None] * len(chunk.items)
@@ -90,7 +108,7 @@ class Piece(NamedTuple):
     places: Sequence[int]
     """The places of the results in the entry."""
     results: list[Any]
-    ordinals: Sequence[Any]
+    positions: Positions
     last: bool
     """Whether nothing of the entry is left: its end is sent with these."""
 
@@ -142,16 +160,16 @@ class ReorderBuffer:
         entry.sent = stop
         places = range(start, stop)
         if start == 0 and stop == count:
-            return self._take(entry, places, out, entry.ordinals)
-        piece, ordinals = out[start:stop], entry.ordinals[start:stop]
+            return self._take(entry, places, out, entry.positions)
+        piece, positions = out[start:stop], entry.positions[start:stop]
         out[start:stop] = [None] * (stop - start)  # sent: not ours to keep alive
-        return self._take(entry, places, piece, ordinals)
+        return self._take(entry, places, piece, positions)
 
-    def _take(self, entry: Entry, places: Sequence[int], results: list[Any], ordinals: Sequence[Any]) -> Piece:
+    def _take(self, entry: Entry, places: Sequence[int], results: list[Any], positions: Positions) -> Piece:
         self.held -= len(results)
         self.gone += len(results)
         last = entry.sent == len(entry.out) and entry is self.entries[0]
-        return Piece(entry, places, results, ordinals, last)
+        return Piece(entry, places, results, positions, last)
 
     def end(self, entry: Entry) -> None:
         """Let the first entry go: all of it was sent."""
@@ -189,7 +207,7 @@ class CompletionBuffer(ReorderBuffer):
                 results = [entry.out[place] for place in places]
                 for place in places:
                     entry.out[place] = None
-                return self._take(entry, places, results, [entry.ordinals[place] for place in places])
+                return self._take(entry, places, results, [entry.positions[place] for place in places])
             if entry.mark != NO_MARK or entry.failure is not None:
                 return None
         return None

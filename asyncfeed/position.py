@@ -1,0 +1,125 @@
+"""Where an item stands in its stream. This module alone knows what a position is made of.
+
+There are three kinds of position. The outside sees them, too, as `Failure.ordinal`:
+
+* An item of a source has its number among the items of all epochs of the source. It is an `int`.
+* A child is an element that a `flat_map` made of an item. It has the position of that item, and its own number
+  among the children. It is a `tuple`.
+* A group of items, such as a batch, has the positions of its members. It is a `range` or a `list`.
+
+There is a position for every item, so plain Python types stand for them. The positions of a source's items are a
+`range`, which makes each number when somebody asks for it. `zip` makes the positions of children in C. A class for
+children would cost more: docs/decisions.md has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import TypeAlias, cast
+
+Position: TypeAlias = "int | tuple[Position, int] | Sequence[Position]"
+"""The position of one item. Take it apart with the functions of this module only."""
+Positions: TypeAlias = "Sequence[Position]"
+"""The positions of several items, one for each, in their order."""
+
+
+def children(parent: Position, numbers: range) -> Iterable[Position]:
+    """Return the positions of the children of an item that have these numbers.
+
+    >>> list(children(7, range(2)))
+    [(7, 0), (7, 1)]
+    """
+    return zip(repeat(parent, len(numbers)), numbers, strict=True)
+
+
+def members(positions: Positions) -> Position:
+    """Return the position of a group, from the positions of its members."""
+    return list(positions) if isinstance(positions, tuple) else positions
+
+
+def member(group: Position, number: int) -> Position:
+    """Return the position of one member of a group."""
+    return cast("Sequence[Position]", group)[number]
+
+
+def join(left: Positions, right: Positions) -> Positions:
+    """Return the positions of items and of those that follow: a `range` if they go on where the first ones end."""
+    if not left:
+        return right
+    if not right:
+        return left
+    if (
+        isinstance(left, range)
+        and isinstance(right, range)
+        and left.stop == right.start
+        and left.step == right.step == 1
+    ):
+        return range(left.start, right.stop)
+    return [*left, *right]
+
+
+def first_number(position: Position) -> int:
+    """Return the number of the source's item that an item comes from; for a group, that of its first member.
+
+    >>> first_number((7, 0)), first_number([(7, 1), (8, 0)]), first_number([])
+    (7, 7, 0)
+    """
+    while not isinstance(position, int):
+        if not position:
+            return 0
+        position = position[0]
+    return position
+
+
+def in_epoch(position: Position, size: int) -> Position:
+    """Return a position with its numbers counted from the start of their epochs, each of which has `size` numbers.
+
+    >>> in_epoch(17, 10), in_epoch((17, 3), 10), in_epoch(range(8, 12), 10)
+    (7, (7, 3), [8, 9, 0, 1])
+    """
+    if isinstance(position, int):
+        return position % size
+    if isinstance(position, tuple):
+        parent, number = position
+        return in_epoch(parent, size), number
+    return [in_epoch(each, size) for each in position]
+
+
+def name(position: Position, name_of: Callable[[int], str]) -> str:
+    """Return what an item is called in messages; `name_of` says what an item of the source is called.
+
+    >>> name((7, 2), "number {}".format), name(range(3), "number {}".format)
+    ('number 7[2]', 'batch of number 0 to number 2')
+    """
+    if isinstance(position, int):
+        return name_of(position)
+    if isinstance(position, tuple):
+        parent, number = position
+        return f"{name(parent, name_of)}[{number}]"
+    return f"batch of {name(position[0], name_of)} to {name(position[-1], name_of)}" if position else "empty batch"
+
+
+def all_numbers(position: Position) -> list[int]:
+    """Return all numbers that a position is made of, from left to right.
+
+    >>> all_numbers([(7, 0), (7, 1)])
+    [7, 0, 7, 1]
+    """
+    if isinstance(position, Sequence):
+        return [number for each in position for number in all_numbers(each)]
+    return [int(position)]
+
+
+def single_number(position: Position) -> int | None:
+    """Return the number of an item of a source; None if this is the position of a child or of a group."""
+    return None if isinstance(position, Sequence) else int(position)
+
+
+def canonical(position: Position) -> Position:
+    """Return one form for all positions that are equal, whatever sequences and integers they are made of.
+
+    >>> canonical([range(2), (7, 0)])
+    ((0, 1), (7, 0))
+    """
+    return tuple(map(canonical, position)) if isinstance(position, Sequence) else int(position)
