@@ -113,6 +113,8 @@ def all_numbers(position: Position) -> list[int]:
 
 def single_number(position: Position) -> int | None:
     """Return the number of an item of a source; None if this is the position of a child or of a group."""
+    if type(position) is int:  # at once: to ask for a `Sequence` takes longer than all else here
+        return position
     return None if isinstance(position, Sequence) else int(position)
 
 

@@ -8,7 +8,7 @@ from collections import deque
 
 from asyncfeed.engine.constants import CHANNEL_BYTES, CHUNK_ITEMS
 from asyncfeed.position import join
-from asyncfeed.stages.steps import END, NO_MARK, Chunk
+from asyncfeed.stages.steps import Chunk
 
 
 class Channel:
@@ -38,7 +38,7 @@ class Channel:
     async def put(self, chunk: Chunk) -> None:
         """Queue a chunk, then wait until there is room for another."""
         self.put_nowait(chunk)
-        while self._is_full() and chunk.mark != END:
+        while self._is_full() and not chunk.ends_stream:
             self._putter = asyncio.get_running_loop().create_future()
             try:
                 await self._putter
@@ -52,7 +52,7 @@ class Channel:
             if chunk.items:
                 tail.positions = join(tail.positions, chunk.positions)
                 tail.items.extend(chunk.items)
-            tail.mark = chunk.mark
+            tail.boundary = chunk.boundary
             tail.failure = chunk.failure
             tail.nbytes += chunk.nbytes
         else:
@@ -90,4 +90,4 @@ class Channel:
 
 def _places(chunk: Chunk) -> int:
     """Return how many places a chunk takes: one for an end of an epoch, so epochs without items are bounded."""
-    return len(chunk.items) + (chunk.mark != NO_MARK)
+    return len(chunk.items) + (chunk.boundary is not None)

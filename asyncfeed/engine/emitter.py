@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from asyncfeed.engine.epochs import EpochCounter, Marks
+from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.limits.budget import Account, Budget
+from asyncfeed.epoch_end import END_OF_STREAM
 from asyncfeed.errors import Failure, PipelineError
 from asyncfeed.position import Positions, join
-from asyncfeed.stages.steps import END, NO_MARK, Algorithm, Chunk
+from asyncfeed.stages.steps import Algorithm, Chunk
 
 
 class Sink(Protocol):
@@ -26,7 +27,7 @@ class Sink(Protocol):
 class TransformLink:
     """One algorithm at its place in the stream.
 
-    `level` is the number of `repeat`s before it: it flushes at marks of that level and above, and `top` says
+    `level` is the number of `repeat`s before it: it flushes where an epoch of that level ends, and `top` says
     that no `repeat` follows, so when the algorithm wants no more the stream ends here.
     """
 
@@ -51,24 +52,25 @@ class Watch:
     further on, and may well be empty.
     """
 
-    __slots__ = ("_came", "_marks", "_unwanted", "_what", "level")
+    __slots__ = ("_came", "_ended", "_unwanted", "_what", "level")
 
-    def __init__(self, what: str, level: int, levels: int, unwanted: Callable[[Marks], bool]) -> None:
+    def __init__(self, what: str, level: int, levels: int, unwanted: Callable[[EpochsEnded], bool]) -> None:
         self.level = level
         self._what = what
         self._unwanted = unwanted
-        self._marks = Marks(levels)
+        self._ended = EpochsEnded(levels)
         self._came = False
 
     def look(self, chunk: Chunk) -> Chunk:
         """Return the chunk, or the failure in its place."""
         self._came = self._came or bool(chunk.items)
-        if chunk.mark == NO_MARK:
+        boundary = chunk.boundary
+        if boundary is None:
             return chunk
-        # A higher mark ends the repeat from outside, so it is not endless there.
-        stuck = chunk.mark == self.level and not self._came and not self._unwanted(self._marks)
-        self._marks.note(chunk.mark)
-        if chunk.mark >= self.level:  # a lower one ends an epoch within the pass
+        # A deeper end ends the repeat from outside, so it is not endless there.
+        stuck = boundary.depth == self.level and not self._came and not self._unwanted(self._ended)
+        self._ended.note(boundary)
+        if boundary.ends(self.level):  # any other ends an epoch within the pass
             self._came = False
         if not stuck:
             return chunk
@@ -107,19 +109,19 @@ class Emitter:
     async def start(self) -> None:
         """End the stream at once where a stage wants nothing at all (`take(0)`)."""
         if any(isinstance(link, TransformLink) and link.algorithm.done and link.top for link in self._links):
-            await self.send(Chunk([], (), mark=END))
+            await self.send(Chunk([], (), END_OF_STREAM))
 
     async def send(self, chunk: Chunk) -> None:
         """Pass a chunk on; afterwards `finished` tells whether anything more is wanted."""
         for link in self._links:
             chunk = link.look(chunk) if isinstance(link, Watch) else self._through(link, chunk)
-        if chunk.mark == END:
+        if chunk.ends_stream:
             self.finished = True
-        if chunk.items or chunk.mark != NO_MARK or chunk.failure is not None:
+        if chunk.items or chunk.ends:
             await self.sink.put(chunk)
         elif chunk.nbytes:
             self._budget.charge(-chunk.nbytes)
-        if not chunk.items and chunk.mark != END:
+        if not chunk.items and not chunk.ends_stream:
             # No queue has filled, so nothing has made this step wait: a source whose items are all left out would
             # keep the loop to itself.
             await asyncio.sleep(0)
@@ -130,27 +132,32 @@ class Emitter:
         positions: Positions = ()
         link.held += len(chunk.items)
         link.held_bytes += chunk.nbytes
-        mark, failure = chunk.mark, chunk.failure
+        boundary, failure = chunk.boundary, chunk.failure
         if chunk.items and not link.skipping and not algorithm.done:
             items, positions = algorithm.push(chunk.items, chunk.positions)
         if algorithm.done and not link.skipping:
             if link.top:
-                mark, failure = END, None
-            elif mark < link.level:
+                boundary, failure = END_OF_STREAM, None
+            elif not chunk.ends_epoch(link.level):
                 link.skipping = True
                 self._skip(link.level, link.ended)
         if link.skipping:
             failure = None  # nobody wants what failed
-        if failure is None and mark >= link.level:
+        if failure is None and boundary is not None and boundary.ends(link.level):
             link.skipping = False
             link.ended += 1
             more, places = algorithm.flush()
-            if mark != END:
-                link.epochs.go_on(mark - link.level)
+            if not boundary.is_end_of_stream:
+                link.epochs.go_on(boundary.depth - link.level)
                 algorithm.begin(link.epochs.number)
             if more:
                 items, positions = items + more, join(positions, places)
-        return Chunk(items, positions, mark, failure, self._released(link))
+        if len(items) != len(positions):
+            raise PipelineError(
+                f"{type(algorithm).__name__} returned {len(items)} items with {len(positions)} positions; each "
+                "item must have one"
+            )
+        return Chunk(items, positions, boundary, failure, self._released(link))
 
     def _released(self, link: TransformLink) -> int:
         """Return the bytes that leave the algorithm: its share of items no longer held."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncfeed.stages.steps import END
+from asyncfeed.epoch_end import END_OF_STREAM, EpochEnd, epoch_end
 
 ENDLESS = 10**9
 """How many numbers an endless repeat takes. Fewer would let two of its passes share one; decimal, so that a reader
@@ -39,47 +39,46 @@ class EpochCounter:
         self._base = run * self._weights[len(repeats) if level is None else level]
         self.number = self._base
 
-    def end(self, skipping: int = 0) -> int:
-        """End a pass over the source; return its mark: the highest level whose epoch ends with it.
+    def end(self, skipping: int = 0) -> EpochEnd:
+        """End a pass over the source; return which epochs end with it.
 
-        A pass that is cut short by a stage at level `skipping` ends the epochs below that, too. `END` means that
-        all have ended.
+        A pass that is cut short by a stage at level `skipping` ends the epochs below that, too.
         """
         level = skipping
         while level < len(self._repeats) and self._passes[level] + 1 == self._repeats[level]:
             level += 1
         if level == len(self._repeats):
-            return END
+            return END_OF_STREAM
         self.go_on(level)
-        return level
+        return epoch_end(level)
 
-    def go_on(self, mark: int) -> None:
-        """Begin the epoch that follows a mark: the next pass at its level, the first at those below."""
-        self._passes[:mark] = [0] * mark
-        self._passes[mark] += 1
+    def go_on(self, depth: int) -> None:
+        """Begin the epoch after an end of this depth: the next pass at that level, the first at those below."""
+        self._passes[:depth] = [0] * depth
+        self._passes[depth] += 1
         passes = zip(self._passes, self._weights, strict=False)
         self.number = self._base + sum(number * weight for number, weight in passes)
 
 
-class Marks:
+class EpochsEnded:
     """How many epochs have ended, at each level."""
 
-    __slots__ = ("_ended",)
+    __slots__ = ("_counts",)
 
     def __init__(self, levels: int) -> None:
-        self._ended = [0] * (levels + 1)
+        self._counts = [0] * (levels + 1)
 
-    def copy(self) -> Marks:
+    def copy(self) -> EpochsEnded:
         """Return the same counts, to go on from."""
-        same = Marks(0)
-        same._ended = self._ended.copy()
+        same = EpochsEnded(0)
+        same._counts = self._counts.copy()
         return same
 
-    def ended(self, level: int) -> int:
+    def count(self, level: int) -> int:
         """Return how many epochs of this level have ended."""
-        return self._ended[level]
+        return self._counts[level]
 
-    def note(self, mark: int) -> None:
-        """Count the epochs that end at a mark: those of its level and of all below."""
-        for level in range(min(mark + 1, len(self._ended))):
-            self._ended[level] += 1
+    def note(self, boundary: EpochEnd) -> None:
+        """Count the epochs that end here."""
+        for level in range(min(boundary.depth + 1, len(self._counts))):
+            self._counts[level] += 1

@@ -47,7 +47,7 @@ def _step(step: Step) -> str:
         case Queue():
             return "a queue"
         case Passes():
-            return "marks of the source"
+            return "ends of epochs, from the source"
     if step.concurrency == 1:
         calls = f"1 {ONE[step.kind]}"
     elif step.shape == "flat" or step.concurrency != "auto":

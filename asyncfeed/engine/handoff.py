@@ -20,10 +20,7 @@ from asyncfeed.engine.limits.budget import Budget
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Metered, clock_of
 from asyncfeed.engine.operators.step import Gate
 from asyncfeed.errors import ClosedError, Failure
-from asyncfeed.stages.steps import END, Chunk
-
-EPOCH_END: Any = type("EpochEnd", (), {"__slots__": (), "__repr__": lambda _: "EPOCH_END"})()
-"""Stands in the place of a position where an epoch ends; there is no item with it."""
+from asyncfeed.stages.steps import Chunk
 
 
 class Handoff(Metered):
@@ -52,8 +49,8 @@ class Handoff(Metered):
         self.over: asyncio.Future[None] = loop.create_future()
         """Done when nothing more comes: the run may stop."""
         self.delivered = Delivered()
-        self.epoch_level = END
-        """The level whose marks end an epoch for the consumer; `END` if nobody asks for epochs."""
+        self.epoch_level: int | None = None
+        """The level of the epochs that the consumer asks for; None if it asks for none."""
         self._epochs = EpochGate()
         self._waiters = Waiters()
         self._most = room
@@ -62,7 +59,8 @@ class Handoff(Metered):
         self._budget = budget
         self._needy = budget.waiting
         """Those that wait for memory: they are to hear of what was taken."""
-        self._items: deque[tuple[Any, Any, int]] = deque()
+        self._items: deque[tuple[Any, int, bool]] = deque()
+        """Each item, its bytes, and False; or None, 0 and True for the end of an epoch."""
         self._easy = 0
         """How many items in front can be taken without a further look: see above."""
         self._gate = Gate()
@@ -97,12 +95,11 @@ class Handoff(Metered):
                 self._low = room // 2
                 fits = max(0, room - len(self._items))
                 fitting = items[place : place + fits]
-                positions = chunk.positions[place : place + fits]
-                self._items.extend(zip(fitting, positions, repeat(share, len(fitting)), strict=True))
+                self._items.extend(zip(fitting, repeat(share), repeat(False), strict=False))
                 items[place : place + fits] = [None] * len(fitting)
                 place += len(fitting)
                 self._full = place < len(items) or (
-                    len(self._items) >= room and chunk.mark != END and chunk.failure is None
+                    len(self._items) >= room and not chunk.ends_stream and chunk.failure is None
                 )
                 self._count_easy()
                 if fitting:
@@ -113,14 +110,14 @@ class Handoff(Metered):
         self._budget.charge(share * place - chunk.nbytes)
         if unwanted:
             await asyncio.sleep(0)  # nothing else lets the loop tell the source to skip the rest of the epoch
-        if chunk.mark == END or (chunk.failure is not None and await self._comes_to_end()):
+        if chunk.ends_stream or (chunk.failure is not None and await self._comes_to_end()):
             self.finish(chunk.failure)
-        elif chunk.mark >= self.epoch_level:
+        elif self.epoch_level is not None and chunk.ends_epoch(self.epoch_level):
             await self._put_end(room)
 
     async def _comes_to_end(self) -> bool:
         """Wait until a consumer asks for what failed; return False if all have left its epoch before that."""
-        while self.epoch_level != END:
+        while self.epoch_level is not None:
             with self._lock:
                 if self._epochs.coming < self._epochs.wanted:
                     return False
@@ -142,7 +139,7 @@ class Handoff(Metered):
             if self._epochs.coming < self._epochs.wanted:
                 self._epochs.front += 1
             else:
-                self._items.append((None, EPOCH_END, 0))
+                self._items.append((None, 0, True))
                 self._epochs.queued_ends += 1
                 self._full = len(self._items) >= room
                 self._count_easy()
@@ -184,7 +181,7 @@ class Handoff(Metered):
                 self._lock.release()
 
     def _clear(self) -> None:
-        self.delivered.left_bytes += sum(nbytes for _, _, nbytes in self._items)
+        self.delivered.left_bytes += sum(nbytes for _, nbytes, _ in self._items)
         self._items.clear()
         self._easy = self._epochs.queued_ends = 0
         self._end_seen()
@@ -228,7 +225,7 @@ class Handoff(Metered):
             self._meter.end()
 
     def _turn(self) -> None:
-        ready = self._held or (self._items and (len(self._items) > 1 or self._items[0][1] is not EPOCH_END))
+        ready = self._held or (self._items and (len(self._items) > 1 or not self._items[0][2]))
         self._meter.turn(READY if ready else ASKED if self._waiters else NEITHER)
 
     def _pop(self, epoch: int | None) -> tuple[bool, Any]:
@@ -239,7 +236,7 @@ class Handoff(Metered):
             raise ClosedError(f"the feed was stopped: {self.stopped}")
         if not self._meter.running:
             self._meter.begin()
-        while self._items and self._items[0][1] is EPOCH_END:
+        while self._items and self._items[0][2]:
             if epoch is not None:
                 raise StopIteration
             self._items.popleft()  # who draws from all epochs goes on to the next
@@ -261,11 +258,11 @@ class Handoff(Metered):
 
     def _pop_item(self) -> Any:
         self._easy = max(0, self._easy - 1)
-        item, _, nbytes = self._items.popleft()
+        item, nbytes, _ = self._items.popleft()
         delivered = self.delivered
         delivered.count += 1
         delivered.nbytes += nbytes
-        if not self._items or self._items[0][1] is EPOCH_END:
+        if not self._items or self._items[0][2]:
             self._turn()
         return item
 
@@ -278,9 +275,9 @@ class Handoff(Metered):
             epochs = self._epochs
             epochs.wanted = max(epochs.wanted, epoch)
             while self._items and epochs.front < epoch:
-                _, position, nbytes = self._items.popleft()
+                _, nbytes, is_end = self._items.popleft()
                 self.delivered.left_bytes += nbytes
-                if position is EPOCH_END:
+                if is_end:
                     epochs.pass_end()
             self._count_easy()
             self._turn()
@@ -293,7 +290,7 @@ class Handoff(Metered):
         """Count the items that can be taken without a further look, after a change of the queue."""
         count = len(self._items) - (self._low + 1 if self._full and not self._waking else 1)
         if count > 0 and self._epochs.queued_ends:
-            first = next(place for place, each in enumerate(self._items) if each[1] is EPOCH_END)
+            first = next(place for place, each in enumerate(self._items) if each[2])
             count = min(count, first - 1)
         self._easy = max(0, count) if self._meter.running else 0
 
@@ -317,7 +314,7 @@ class Handoff(Metered):
                 and not self._needy
             ):
                 self._easy -= 1
-                item, _, nbytes = self._items.popleft()
+                item, nbytes, _ = self._items.popleft()
                 delivered = self.delivered
                 delivered.count += 1
                 delivered.nbytes += nbytes
@@ -371,8 +368,8 @@ class Handoff(Metered):
         nbytes = min(nbytes, self._budget.limit // 16)
         with self._lock:
             while len(taken) < most and self._items and self.stopped is None:
-                _, position, weight = self._items[0]
-                if weight > nbytes or position is EPOCH_END:
+                _, weight, is_end = self._items[0]
+                if weight > nbytes or is_end:
                     break
                 nbytes -= weight
                 taken.append(self._pop_item())

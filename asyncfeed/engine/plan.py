@@ -1,8 +1,8 @@
 """From a description to the steps that run it.
 
 Algorithms are worked into the way out of the step before them; each stage with a function becomes a step with
-a channel in front. A `repeat` becomes nothing: the source marks its epochs, and stages know by their level
-which marks are theirs.
+a channel in front. A `repeat` becomes nothing: the source says where its epochs end, and stages know by their
+level which of these ends are theirs.
 """
 
 from __future__ import annotations

@@ -307,8 +307,9 @@ class Run:
                 self.loop.call_soon_threadsafe(self._skip_epoch, epoch - 1)
 
     def _skip_epoch(self, epoch: int) -> None:
-        if self.steps:
-            self.steps[-1].skip(self.handoff.epoch_level, epoch)
+        level = self.handoff.epoch_level
+        if self.steps and level is not None:
+            self.steps[-1].skip(level, epoch)
 
     def request_stop(self, reason: str) -> None:
         """Stop; from any thread or signal handler, and from the garbage collector, any number of times."""

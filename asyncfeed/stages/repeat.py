@@ -31,7 +31,7 @@ class Repeat(Node):
         return None if self.count is None else Repeated(upstream, self.count)
 
     def steps(self) -> Sequence[Step]:
-        """Return the passes: what repeats is the source, which marks the end of each epoch."""
+        """Return the passes: what repeats is the source, which says where each epoch ends."""
         return [Passes(self.count)]
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from asyncfeed.epoch_end import EpochEnd
 from asyncfeed.errors import Failure
 from asyncfeed.position import Position, Positions
 from asyncfeed.stats import SlowPaths
-
-NO_MARK = -1
-"""The `mark` of a chunk after which no epoch ends."""
-END = sys.maxsize
-"""The `mark` of the last chunk of a stream: every stage flushes at it."""
-
 
 Concurrency = int | Literal["auto"]
 OnError = Literal["raise", "skip"]
@@ -25,39 +19,48 @@ class Chunk:
     """A run of items that moves through the pipeline together, with what happens after them.
 
     `positions` has one entry for each item: where it stands in its stream. It is a `range` if positions follow
-    each other, which costs nothing. `mark` is the level of the epoch that ends after these
-    items (`NO_MARK`: none, `END`: the stream). `failure` says that the stream broke after these items.
+    each other, which costs nothing. `boundary` says which epochs end after these items; it is
+    None if none ends. `failure` says that the stream broke after these items.
     `nbytes` is what the items are charged with in the run's memory budget.
     """
 
-    __slots__ = ("failure", "items", "mark", "nbytes", "positions")
+    __slots__ = ("boundary", "failure", "items", "nbytes", "positions")
 
     def __init__(
         self,
         items: list[Any],
         positions: Positions,
-        mark: int = NO_MARK,
+        boundary: EpochEnd | None = None,
         failure: Failure | None = None,
         nbytes: int = 0,
     ) -> None:
         self.items = items
         self.positions = positions
-        self.mark = mark
+        self.boundary = boundary
         self.failure = failure
         self.nbytes = nbytes
 
     @property
     def ends(self) -> bool:
         """Whether something ends after these items: an epoch or the stream, or it breaks."""
-        return self.mark != NO_MARK or self.failure is not None
+        return self.boundary is not None or self.failure is not None
+
+    @property
+    def ends_stream(self) -> bool:
+        """Whether these are the last items of the stream."""
+        return self.boundary is not None and self.boundary.is_end_of_stream
+
+    def ends_epoch(self, level: int) -> bool:
+        """Return whether the epoch of this level ends after these items."""
+        return self.boundary is not None and self.boundary.ends(level)
 
     def split(self, size: int) -> Chunk:
         """Keep the first `size` items; return the rest, with its part of the bytes and what happens after it."""
         nbytes = self.nbytes * (len(self.items) - size) // len(self.items)
-        rest = Chunk(self.items[size:], self.positions[size:], self.mark, self.failure, nbytes)
+        rest = Chunk(self.items[size:], self.positions[size:], self.boundary, self.failure, nbytes)
         del self.items[size:]
         self.positions = self.positions[:size]
-        self.mark, self.failure = NO_MARK, None
+        self.boundary, self.failure = None, None
         self.nbytes -= nbytes
         return rest
 
@@ -218,7 +221,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Begins everything before it anew, `count` times, or for ever if that is None. The source marks the ends."""
+    """Begins everything before it anew, `count` times, or for ever if that is None. The source ends each."""
 
     count: int | None
 

@@ -14,7 +14,7 @@ def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tupl
     """Return what can be reached by number of a description, and the stages that are left for a stream.
 
     Stages next to the source that only rearrange places are worked into them, so that skipping, shuffling and
-    resuming cost nothing. A `repeat` stays in the stream, where it marks epochs, unless a shuffle after it
+    resuming cost nothing. A `repeat` stays in the stream, where it ends epochs, unless a shuffle after it
     needs all of it by number, or the `whole` is an input of another pipeline, which does not see its epochs.
     """
     indexed = source.indexed()

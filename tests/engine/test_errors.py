@@ -10,12 +10,12 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import asyncfeed as af
-from asyncfeed.stages.base import Node
+from asyncfeed.stages import Algorithm, Axes, Node
 from asyncfeed.testing import run_virtual
 from tests.conftest import SEEDS, Run
 from tests.engine.failing import BAD, COUNT, Oops, draw, draw_on_thread, files, kinds, raises, raises_later
@@ -386,3 +386,29 @@ def test_a_decoder_that_returns_an_awaitable_is_told_the_same(tree: Any, awaitab
 def test_flat_map_awaits_whatever_can_be_awaited(seed: int) -> None:
     """Its function may return an awaitable of an iterable."""
     assert run_virtual(draw(af.items(range(3)).flat_map(lambda x: _Request(x))), seed=seed).items == [0, 1, 2]
+
+
+@dataclass(frozen=True)
+class Forgetful(Node):
+    """A stage of the user's own, whose algorithm returns items without their positions."""
+
+    method: ClassVar[str] = "forgetful"
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        return upstream
+
+    def length(self, upstream: int | None) -> int | None:
+        return upstream
+
+    def steps(self) -> list[Algorithm]:
+        algorithm = Algorithm()
+        algorithm.push = lambda items, positions: (items, ())  # type: ignore[method-assign]
+        return [algorithm]
+
+
+@pytest.mark.parametrize("further", [lambda numbers: numbers, lambda numbers: numbers.map(abs)])
+def test_a_stage_that_loses_positions_is_told_so(further: Any) -> None:
+    """Whatever comes after it."""
+    drawn = run_virtual(draw(further(af.items(range(3)).then(Forgetful()))))
+    assert (drawn.items, type(drawn.error)) == ([], af.PipelineError)
+    assert "3 items with 0 positions" in str(drawn.error)

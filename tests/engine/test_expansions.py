@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.stages.steps import NO_MARK, Turns, Work
+from asyncfeed.epoch_end import epoch_end
+from asyncfeed.stages.steps import Turns, Work
 from tests.engine.inside import Expansion, expansions_of
 
 EPOCHS = st.lists(st.lists(st.integers(0, 5), max_size=7), min_size=1, max_size=3)
@@ -52,7 +53,7 @@ def send(work: Work, epochs: list[list[int]], seed: int) -> list[list[tuple[int,
             expansion = Expansion(number, number, 0)
             left[id(expansion)] = count
             coming.append(expansion)
-        coming.append(Expansion.end(0))
+        coming.append(Expansion.end(epoch_end(0)))
     arriving, making = deque(coming), []
     sent: list[list[tuple[int, int]]] = [[]]
     while arriving or making or len(expansions):
@@ -61,7 +62,7 @@ def send(work: Work, epochs: list[list[int]], seed: int) -> list[list[tuple[int,
             case "arrive":
                 expansion = arriving.popleft()
                 expansions.add(expansion)
-                if expansion.mark == NO_MARK:
+                if expansion.has_item:
                     making.append(expansion)
             case "make":
                 expansion = random.choice(making)

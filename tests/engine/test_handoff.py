@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncfeed.stages.steps import END, NO_MARK, Chunk
+from asyncfeed.epoch_end import END_OF_STREAM, epoch_end
+from asyncfeed.stages.steps import Chunk
 from tests.engine.inside import Budget, Handoff
 
 SPANS = st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=12)
@@ -23,7 +24,7 @@ def chunks(sizes: list[tuple[int, bool]], weight: int) -> tuple[list[Chunk], lis
         items = list(range(number, number + size))
         number += size
         epochs[-1].extend(items)
-        made.append(Chunk(list(items), list(items), 0 if ends else NO_MARK, None, weight * size))
+        made.append(Chunk(list(items), list(items), epoch_end(0) if ends else None, None, weight * size))
         if ends:
             epochs.append([])
     return made, epochs
@@ -53,7 +54,7 @@ def test_a_consumer_gets_every_item_and_the_loop_brings_more_as_soon_as_half_is_
         async def produce() -> None:
             for chunk in made:
                 await handoff.put(chunk)
-            await handoff.put(Chunk([], (), END))
+            await handoff.put(Chunk([], (), END_OF_STREAM))
 
         producing = asyncio.create_task(produce())
         await until_nothing_moves()
@@ -101,7 +102,7 @@ def test_an_epoch_that_is_left_is_left_whole_and_what_it_held_is_free(
         async def produce() -> None:
             for chunk in made:
                 await handoff.put(chunk)
-            await handoff.put(Chunk([], (), END))
+            await handoff.put(Chunk([], (), END_OF_STREAM))
 
         producing = asyncio.create_task(produce())
         for number, expected in enumerate(epochs):

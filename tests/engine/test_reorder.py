@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncfeed.epoch_end import epoch_end
 from asyncfeed.errors import Failure
-from asyncfeed.stages.steps import NO_MARK, Chunk
+from asyncfeed.stages.steps import Chunk
 from tests.engine.inside import CompletionBuffer, Entry, Outcomes, ReorderBuffer
 
 EPOCHS = st.lists(st.lists(st.integers(0, 6), max_size=6), min_size=1, max_size=3)
@@ -27,8 +28,8 @@ def entries_of(epochs: list[list[int]]) -> list[Entry]:
     for epoch, sizes in enumerate(epochs):
         for place, size in enumerate([*sizes, 0]):
             items: list[Any] = [(epoch, number + each) for each in range(size)]
-            mark = 0 if place == len(sizes) else NO_MARK
-            entries.append(Entry(Chunk(items, range(number, number + size), mark), number))
+            boundary = epoch_end(0) if place == len(sizes) else None
+            entries.append(Entry(Chunk(items, range(number, number + size), boundary), number))
             number += size
     return entries
 
@@ -71,7 +72,7 @@ def send(buffer: ReorderBuffer, epochs: list[list[int]], seed: int) -> tuple[lis
                 if place not in piece.entry.lost
             ]
             if piece.last:
-                if piece.entry.mark != NO_MARK:
+                if piece.entry.boundary is not None:
                     sent.append(ends)
                     ends += 1
                 buffer.end(piece.entry)

@@ -37,7 +37,7 @@ from asyncfeed.engine.order.reorder import CompletionBuffer, Entry, Piece, Reord
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.errors import Failure
 from asyncfeed.position import Position, Positions
-from asyncfeed.stages.steps import END, NO_MARK, Chunk, Work
+from asyncfeed.stages.steps import Chunk, Work
 from asyncfeed.trees import size_of, total_size
 
 
@@ -97,12 +97,12 @@ class WorkStep(Operator):
         number = 0
         while not last:
             chunk = await self._inbox.get()
-            last = chunk.mark == END
+            last = chunk.ends_stream
             if chunk.items and self.skips(self._fed):
                 budget.charge(-chunk.nbytes)
-                chunk = Chunk([], (), chunk.mark, chunk.failure)
-            if chunk.mark != NO_MARK:
-                self._fed.note(chunk.mark)
+                chunk = Chunk([], (), chunk.boundary, chunk.failure)
+            if chunk.boundary is not None:
+                self._fed.note(chunk.boundary)
             entry = Entry(chunk, number)
             number += len(chunk.items)
             alone = not buffer
@@ -282,14 +282,14 @@ class WorkStep(Operator):
         moved = min(nbytes, entry.charged)
         entry.charged -= moved
         self.budget.charge(nbytes - moved)
-        chunk = Chunk(results, positions, NO_MARK, failure, nbytes)
+        chunk = Chunk(results, positions, None, failure, nbytes)
         if failure is None and piece.last:
             self._buffer.end(entry)
             self.budget.charge(-entry.charged)
             entry.charged = 0
-            chunk.mark, chunk.failure = entry.mark, entry.failure
-            if chunk.mark != NO_MARK:
-                self._passed.note(chunk.mark)
+            chunk.boundary, chunk.failure = entry.boundary, entry.failure
+            if chunk.boundary is not None:
+                self._passed.note(chunk.boundary)
         return chunk
 
     def _was_sent(self) -> None:

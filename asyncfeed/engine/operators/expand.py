@@ -21,7 +21,7 @@ from asyncfeed.engine.operators.operator import Operator
 from asyncfeed.engine.operators.step import Gate, RunContext
 from asyncfeed.engine.order.expansions import Expansion, Expansions, expansions_of
 from asyncfeed.engine.provenance import ItemPlace, Provenance, is_own_cancellation, raise_if_cancelled
-from asyncfeed.stages.steps import END, NO_MARK, Chunk, Work
+from asyncfeed.stages.steps import Chunk, Work
 from asyncfeed.trees import total_size
 
 
@@ -56,11 +56,11 @@ class FlatStep(Operator):
     def skip(self, level: int, ended: int) -> None:
         """Draw nothing more for the items of that epoch: what they expand to may have no end."""
         super().skip(level, ended)
-        marks = self._passed.copy()
+        passed = self._passed.copy()
         for expansion in self._buffer:
-            if expansion.mark != NO_MARK:
-                marks.note(expansion.mark)
-            elif expansion.gate is not None and self.skips(marks):
+            if expansion.boundary is not None:
+                passed.note(expansion.boundary)
+            elif expansion.gate is not None and self.skips(passed):
                 expansion.unwanted = True
                 expansion.gate.open()
 
@@ -75,7 +75,7 @@ class FlatStep(Operator):
         last = False
         while not last:
             chunk = await self._inbox.get()
-            last = chunk.mark == END
+            last = chunk.ends_stream
             share = chunk.nbytes // max(1, len(chunk.items))
             self.budget.charge(share * len(chunk.items) - chunk.nbytes)
             for item, position in zip(chunk.items, chunk.positions, strict=True):
@@ -89,12 +89,12 @@ class FlatStep(Operator):
                 self._buffer.add(expansion)
                 self._untaken.append(expansion)
                 self._pool.hire()
-            if chunk.mark != NO_MARK or chunk.failure is not None:
+            if chunk.ends:
                 while len(self._buffer) >= self._most:  # a source of no items can send ends for ever
                     await self._room.wait()
-                if chunk.mark != NO_MARK:
-                    self._fed.note(chunk.mark)
-                self._buffer.add(Expansion.end(chunk.mark, chunk.failure))
+                if chunk.boundary is not None:
+                    self._fed.note(chunk.boundary)
+                self._buffer.add(Expansion.end(chunk.boundary, chunk.failure))
                 if self._progress.waiting:
                     self._progress.open()
             elif self.budget.waiting and self.skips(self._fed):
@@ -302,6 +302,6 @@ class FlatStep(Operator):
             unwanted = self.skips(self._passed)
             if unwanted or self._skip_budget.allows(failure, self._seen):
                 failure = None
-        if expansion.mark != NO_MARK:
-            self._passed.note(expansion.mark)
-        return Chunk([], (), expansion.mark, failure)
+        if expansion.boundary is not None:
+            self._passed.note(expansion.boundary)
+        return Chunk([], (), expansion.boundary, failure)

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncfeed.engine.channel import Channel
-from asyncfeed.engine.epochs import EpochCounter, Marks
+from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.limits.budget import Account
 from asyncfeed.engine.operators.step import RunContext, Step
 from asyncfeed.engine.provenance import Provenance
+from asyncfeed.epoch_end import END_OF_STREAM, EpochEnd
 from asyncfeed.errors import Failure, PipelineError
-from asyncfeed.stages.steps import END, NO_MARK, Choice, Chunk
+from asyncfeed.stages.steps import Choice, Chunk
 
 
 class Branch:
     """One of the streams: its channel, the step that fills it, how many `repeat`s are its own, and its account.
 
-    Marks of levels below `own` are the branch's affair; the others, counted from there, are the merge's.
+    Ends of epochs of levels below `own` are the branch's affair. The others, counted from there, are the merge's.
     """
 
     def __init__(self, step: Step, channel: Channel, own: int, account: Account) -> None:
@@ -28,22 +29,31 @@ class Branch:
         self.own = own
         self.items: deque[Any] = deque()
         self.nbytes = 0
-        self.mark = NO_MARK
+        self.boundary: EpochEnd | None = None
         self.failure: Failure | None = None
 
     @property
     def epoch_over(self) -> bool:
         """Whether this epoch has no items beyond those at hand."""
-        return self.mark != NO_MARK or self.failure is not None
+        return self.boundary is not None or self.failure is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether the branch has no more epochs."""
+        return self.boundary is not None and self.boundary.is_end_of_stream
+
+    def has_ended(self, level: int) -> bool:
+        """Return whether an epoch of this level, as the merge counts, ends after the items at hand."""
+        return self.boundary is not None and self.boundary.ends(level)
 
     async def pull(self) -> Chunk:
-        """Take the next chunk, with its mark as the merge counts it."""
+        """Take the next chunk, with the ends of epochs as the merge counts them."""
         chunk = await self.channel.get()
         self._account.hand_over(chunk.nbytes)
-        if chunk.mark == END:
+        if chunk.ends_stream:
             self.abandon()  # a `take` may have cut it: what is above that reads on, and holds what it has opened
-        else:
-            chunk.mark = max(NO_MARK, chunk.mark - self.own)
+        elif chunk.boundary is not None:
+            chunk.boundary = chunk.boundary.counted_from(self.own)
         return chunk
 
     def abandon(self) -> None:
@@ -69,7 +79,7 @@ class MergeStep(Step):
         self.branches = branches
         self.before = [branch.step for branch in branches]
         self._provenance = provenance
-        self._marks = Marks(levels)
+        self._ended = EpochsEnded(levels)
         self._epochs = epochs
         self._sent = 0
         """How many items of this epoch have been sent on."""
@@ -104,7 +114,7 @@ class MergeStep(Step):
         chunk = await branch.pull()
         branch.items.extend(chunk.items)
         branch.nbytes += chunk.nbytes
-        branch.mark, branch.failure = chunk.mark, chunk.failure
+        branch.boundary, branch.failure = chunk.boundary, chunk.failure
         if not branch.items:
             self._forget(branch)  # of what a stage before has left out
 
@@ -124,11 +134,11 @@ class MergeStep(Step):
         branch.nbytes -= nbytes
         return items, nbytes
 
-    async def _leave_rest(self, branch: Branch, mark: int = 0) -> None:
+    async def _leave_rest(self, branch: Branch, level: int = 0) -> None:
         """Go to the end of this epoch of a branch, whose items are not wanted; nor is a failure of theirs."""
-        if branch.mark < mark:
-            branch.step.skip(branch.own + mark, self._marks.ended(mark))
-        while branch.mark < mark:
+        if not branch.has_ended(level):
+            branch.step.skip(branch.own + level, self._ended.count(level))
+        while not branch.has_ended(level):
             self._forget(branch)
             await self._pull(branch)
         self._forget(branch)
@@ -137,10 +147,10 @@ class MergeStep(Step):
     async def _end_stream(self) -> None:
         """End it here, whatever the branches would still bring: they may have no end, or be long in coming."""
         for branch in self.branches:
-            if branch.mark != END:
+            if not branch.over:
                 branch.abandon()
             self._forget(branch)
-        await self._emit([], 0, END)
+        await self._emit([], 0, END_OF_STREAM)
 
     async def _emit_end(self) -> None:
         """End the epoch that all branches have ended.
@@ -148,27 +158,29 @@ class MergeStep(Step):
         A stage further on may have cut the epochs around this one short. A branch that heard of it later than the
         others has epochs on the way which they have not: those are not wanted.
         """
-        mark = max(branch.mark for branch in self.branches)
-        for branch in self.branches if mark != END else ():
-            await self._leave_rest(branch, mark)
-            branch.mark = NO_MARK
-        await self._emit([], 0, mark)
+        boundary = max(branch.boundary for branch in self.branches if branch.boundary is not None)
+        for branch in self.branches if not boundary.is_end_of_stream else ():
+            await self._leave_rest(branch, boundary.depth)
+            branch.boundary = None
+        await self._emit([], 0, boundary)
 
     async def _fail(self, failure: Failure) -> None:
         """Send a failure; if it is not wanted, go on to the end of this epoch."""
-        await self._emit([], 0, NO_MARK, failure)
+        await self._emit([], 0, None, failure)
         if not self.out.finished:
-            await self.halted(self._marks)
+            await self.halted(self._ended)
 
-    async def _emit(self, items: list[Any], nbytes: int, mark: int, failure: Failure | None = None) -> None:
+    async def _emit(
+        self, items: list[Any], nbytes: int, boundary: EpochEnd | None, failure: Failure | None = None
+    ) -> None:
         start = self._provenance.start(self._epochs.number) + self._sent
         self._sent += len(items)
-        if mark != NO_MARK:
-            self._marks.note(mark)
+        if boundary is not None:
+            self._ended.note(boundary)
             self._sent = 0
-            if mark != END:
-                self._epochs.go_on(mark)
-        await self.send(Chunk(items, range(start, start + len(items)), mark, failure, nbytes))
+            if not boundary.is_end_of_stream:
+                self._epochs.go_on(boundary.depth)
+        await self.send(Chunk(items, range(start, start + len(items)), boundary, failure, nbytes))
 
 
 class PickStep(MergeStep):
@@ -195,7 +207,7 @@ class PickStep(MergeStep):
                 if branch.items:
                     items, nbytes = self._take(branch, most)
                     choice.took(len(items))
-                    await self._emit(items, nbytes, NO_MARK)
+                    await self._emit(items, nbytes, None)
                     del items
                 elif branch.failure is not None:
                     await self._fail(branch.failure)
@@ -211,9 +223,9 @@ class PickStep(MergeStep):
 
     async def _end_epoch(self) -> None:
         """End the epoch for all branches: what those have left that were not picked to their end is not wanted."""
-        left = [branch for branch in self.branches if branch.items or branch.mark == NO_MARK]
+        left = [branch for branch in self.branches if branch.items or branch.boundary is None]
         ended = [branch for branch in self.branches if branch not in left]
-        if left and any(branch.mark == END for branch in ended):
+        if left and any(branch.over for branch in ended):
             await self._end_stream()
             return
         for branch in left:
@@ -242,7 +254,7 @@ class ZipStep(MergeStep):
             count = min(len(branch.items) for branch in self.branches)
             if count:
                 columns, weights = zip(*[self._take(branch, count) for branch in self.branches], strict=True)
-                await self._emit(list(zip(*columns, strict=True)), sum(weights), NO_MARK)
+                await self._emit(list(zip(*columns, strict=True)), sum(weights), None)
                 del columns
             else:
                 await self._end_epoch()
@@ -257,7 +269,7 @@ class ZipStep(MergeStep):
             await self._fail(failure)
             if self.out.finished:
                 return
-        elif shortest.mark == END and not self._strict:
+        elif shortest.over and not self._strict:
             await self._end_stream()
             return
         for branch in self.branches:
@@ -269,7 +281,7 @@ class ZipStep(MergeStep):
         for branch in self.branches:
             while not branch.items and not branch.epoch_over:
                 await self._pull(branch)
-            if self.skips(self._marks):
+            if self.skips(self._ended):
                 return None
             if branch.items:
                 return self._more(shortest, branch)

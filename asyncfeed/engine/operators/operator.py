@@ -13,7 +13,7 @@ from collections.abc import Sized
 
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.constants import ALONE_SECONDS
-from asyncfeed.engine.epochs import Marks
+from asyncfeed.engine.epochs import EpochsEnded
 from asyncfeed.engine.limits.demand import Demand
 from asyncfeed.engine.limits.worker_pool import SkipBudget, WorkerPool
 from asyncfeed.engine.operators.step import Gate, RunContext, Step
@@ -52,8 +52,8 @@ class Operator(Step):
         """Where the sending task waits for a result."""
         self._room = Gate()
         """Where the feeding task waits until something was sent."""
-        self._fed = Marks(levels)
-        self._passed = Marks(levels)
+        self._fed = EpochsEnded(levels)
+        self._passed = EpochsEnded(levels)
         self._seen = 0
         """How many results were sent on."""
 

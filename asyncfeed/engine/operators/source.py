@@ -1,6 +1,6 @@
 """The steps that draw from a source: by number, from an iterable on a thread, or from an async iterable.
 
-A source runs through its epochs and marks the end of each (see `EpochCounter`). An iterable that blocks holds up
+A source runs through its epochs and says where each ends (see `EpochCounter`). An iterable that blocks holds up
 nobody else: it is drawn on a thread of its own, and what it has yielded so far goes on its way.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from asyncfeed.engine.closing import Iterating, IteratingAsync, complain
 from asyncfeed.engine.constants import CHUNK_ITEMS, PICKED_FIRST_ITEMS, PICKED_ITEMS
-from asyncfeed.engine.epochs import EpochCounter, Marks
+from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.operators.step import Gate, RunContext, Step
 from asyncfeed.engine.provenance import Provenance, is_own_cancellation, raise_if_cancelled
 from asyncfeed.engine.threads import Threads
@@ -25,7 +25,7 @@ from asyncfeed.trees import size_of
 
 
 class SourceStep(Step):
-    """What the three kinds of source share: epochs, marks, and what to do at the end of each."""
+    """What the three kinds of source share: epochs, their ends, and what to do at the end of each."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SourceStep(Step):
         super().__init__(name, context, levels)
         self._provenance = provenance
         self._epochs = epochs
-        self._marks = Marks(levels)
+        self._ended = EpochsEnded(levels)
         self._drawn = 0
         """The position of the next item."""
 
@@ -68,7 +68,7 @@ class SourceStep(Step):
                     del error
                     await self.send(Chunk([], (), failure=failure))
                     del failure
-                    await self.halted(self._marks)
+                    await self.halted(self._ended)
             if not self.out.finished:
                 await self._end_pass(rest)
 
@@ -78,7 +78,7 @@ class SourceStep(Step):
 
     def _unwanted(self) -> bool:
         """Return whether nothing more of this epoch is wanted."""
-        return self.out.finished or self.skips(self._marks)
+        return self.out.finished or self.skips(self._ended)
 
     async def _emit(self, items: list[Any], nbytes: int = 0) -> None:
         """Send items on, numbered."""
@@ -89,9 +89,9 @@ class SourceStep(Step):
     async def _end_pass(self, items: list[Any]) -> None:
         start = self._drawn
         self._drawn += len(items)
-        mark = self._epochs.end(self.skipped_level(self._marks) or 0)
-        self._marks.note(mark)
-        await self.send(Chunk(items, range(start, self._drawn), mark))
+        boundary = self._epochs.end(self.skipped_level(self._ended) or 0)
+        self._ended.note(boundary)
+        await self.send(Chunk(items, range(start, self._drawn), boundary))
 
 
 class IndexedSource(SourceStep):

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from asyncfeed.engine.emitter import Emitter
-from asyncfeed.engine.epochs import Marks
+from asyncfeed.engine.epochs import EpochsEnded
 from asyncfeed.engine.limits.budget import Account, Budget
 from asyncfeed.engine.limits.demand import Shown
 from asyncfeed.engine.processes.stage import Processes
@@ -133,18 +133,18 @@ class Step:
         if self._halt.waiting:
             self._halt.open()
 
-    def skips(self, marks: Marks) -> bool:
-        """Return whether what comes at these marks is not wanted."""
-        return bool(self._skips) and self.skipped_level(marks) is not None
+    def skips(self, ended: EpochsEnded) -> bool:
+        """Return whether what comes after so many ends of epochs is not wanted."""
+        return bool(self._skips) and self.skipped_level(ended) is not None
 
-    def skipped_level(self, marks: Marks) -> int | None:
-        """Return the highest level whose epoch at these marks is not wanted; None if all are wanted."""
-        unwanted = (level for level, ended in self._skips.items() if marks.ended(level) <= ended)
+    def skipped_level(self, ended: EpochsEnded) -> int | None:
+        """Return the highest level whose epoch is not wanted after so many ends; None if all are."""
+        unwanted = (level for level, skipped in self._skips.items() if ended.count(level) <= skipped)
         return max(unwanted, default=None)
 
-    async def halted(self, marks: Marks) -> None:
-        """Wait, after a failure was sent, until the epoch at these marks is not wanted: see `Emitter`."""
-        while not self.skips(marks):
+    async def halted(self, ended: EpochsEnded) -> None:
+        """Wait, after a failure was sent, until the epoch after so many ends is not wanted: see `Emitter`."""
+        while not self.skips(ended):
             await self._halt.wait()
 
     def abandon(self) -> None:

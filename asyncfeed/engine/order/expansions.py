@@ -18,17 +18,18 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from asyncfeed.epoch_end import EpochEnd
 from asyncfeed.errors import Failure
 from asyncfeed.position import Position, children
-from asyncfeed.stages.steps import NO_MARK, Turns, Work
+from asyncfeed.stages.steps import Turns, Work
 
 
 class Expansion:
     """One item and its children; or, with no item, the end of an epoch or of the stream."""
 
     __slots__ = (
-        "active", "asked", "charged", "children", "done", "failure", "gate", "has_item", "item", "mark", "nbytes",
-        "position", "reserved", "sent", "unwanted",
+        "active", "asked", "boundary", "charged", "children", "done", "failure", "gate", "has_item", "item",
+        "nbytes", "position", "reserved", "sent", "unwanted",
     )  # fmt: skip
 
     def __init__(self, item: Any, position: Position, charged: int) -> None:
@@ -50,22 +51,22 @@ class Expansion:
         self.unwanted = False
         """Whether nobody asks for more children: a later stage has left the epoch of this item."""
         self.failure: Failure | None = None
-        self.mark = NO_MARK
+        self.boundary: EpochEnd | None = None
         self.gate: Any = None
         """Where the worker waits while enough children are held."""
 
     @classmethod
-    def end(cls, mark: int, failure: Failure | None = None) -> Expansion:
+    def end(cls, boundary: EpochEnd | None, failure: Failure | None = None) -> Expansion:
         """Return what stands for an end, or for a failure from upstream."""
         end = cls(None, 0, 0)
         end.has_item = False
-        end.mark, end.failure, end.done = mark, failure, True
+        end.boundary, end.failure, end.done = boundary, failure, True
         return end
 
     @property
     def ends(self) -> bool:
         """Whether something comes after its children: an end, or a failure."""
-        return self.mark != NO_MARK or self.failure is not None
+        return self.boundary is not None or self.failure is not None
 
 
 class Ready:

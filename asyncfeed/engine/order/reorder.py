@@ -17,32 +17,15 @@ from typing import Any, NamedTuple
 
 from asyncfeed.errors import Failure
 from asyncfeed.position import Positions
-from asyncfeed.stages.steps import NO_MARK, Chunk
+from asyncfeed.stages.steps import Chunk
 
 
 class Entry:
     """A chunk in the window: its items, their results, and how far it has come."""
 
     __slots__ = (
-        "awaited",
-        "big",
-        "charged",
-        "costs",
-        "done",
-        "failure",
-        "items",
-        "lost",
-        "mark",
-        "number",
-        "order",
-        "out",
-        "positions",
-        "sent",
-        "share",
-        "taken",
-        "untaken",
-        "waiting",
-        "weight",
+        "awaited", "big", "boundary", "charged", "costs", "done", "failure", "items", "lost", "number", "order",
+        "out", "positions", "sent", "share", "taken", "untaken", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, chunk: Chunk, number: int) -> None:
@@ -50,7 +33,7 @@ class Entry:
         """How many items the stage had taken in before."""
         self.items = chunk.items
         self.positions = chunk.positions
-        self.mark = chunk.mark
+        self.boundary = chunk.boundary
         self.failure = chunk.failure
         self.out: list[Any] = [None] * len(chunk.items)
         """The results, each in the place of its item."""
@@ -75,6 +58,11 @@ class Entry:
         self.sent = 0
         self.awaited = -1
         """The place whose result the sending task sleeps for."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether something comes after its results: an end, or a failure from upstream."""
+        return self.boundary is not None or self.failure is not None
 
     def accept(self, start: int, values: list[Any]) -> None:
         """Put the results of a group in their places; those of lost items stand for nothing."""
@@ -192,7 +180,7 @@ class CompletionBuffer(ReorderBuffer):
                 return False  # one is being worked on, or there to be sent
             if each is entry:
                 return True
-            if each.mark != NO_MARK or each.failure is not None:
+            if each.ends:
                 return False  # nothing overtakes the end of an epoch
         return False
 
@@ -208,6 +196,6 @@ class CompletionBuffer(ReorderBuffer):
                 for place in places:
                     entry.out[place] = None
                 return self._take(entry, places, results, [entry.positions[place] for place in places])
-            if entry.mark != NO_MARK or entry.failure is not None:
+            if entry.ends:
                 return None
         return None
