@@ -6,8 +6,13 @@ import builtins
 import inspect
 import subprocess
 import sys
+from types import ModuleType
+
+import pytest
 
 import asyncfeed as af
+import asyncfeed.formats
+import asyncfeed.reading
 
 PUBLIC = """
 AsyncfeedError ClosedError Coordinator Corrupt Decoder Epoch Epochs Failure Feed FeedStats File Pipeline PipelineError StoreError
@@ -54,6 +59,30 @@ def test_importing_brings_no_framework_and_no_loop() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        (asyncfeed.formats, "Decoder Header Layout StreamDecoder"),
+        (asyncfeed.reading, "AsyncReader Buffers ByteStream Bytes File MemoryStore Range Reader Store"),
+    ],
+)
+def test_a_format_or_a_store_of_ones_own_needs_only_these_names(package: ModuleType, names: str) -> None:
+    """`docs/extending.md` shows how to write one."""
+    assert package.__all__ == names.split()
+    assert all(hasattr(package, name) for name in names.split())
+    assert not hasattr(package, "ReadStream")
+
+
+def test_readers_and_decoders_bring_no_loop() -> None:
+    """A stream knows asyncio, and is imported when it is asked for."""
+    code = (
+        "import sys, numpy, asyncfeed.reading, asyncfeed.formats; print('asyncio' in sys.modules);"
+        "from asyncfeed.reading import ByteStream; print('asyncio' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_a_star_import_hides_no_name_of_python() -> None:

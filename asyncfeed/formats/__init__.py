@@ -1,1 +1,7 @@
-"""From bytes to samples: one decoder per file format."""
+"""From bytes to samples: one decoder per file format. `docs/extending.md` shows how to write one."""
+
+from __future__ import annotations
+
+from asyncfeed.formats.base import Decoder, Header, Layout, StreamDecoder
+
+__all__ = ["Decoder", "Header", "Layout", "StreamDecoder"]

@@ -1,22 +1,58 @@
-"""Files: what a file is, how files are listed, and who reads them.
+"""Files: what a file is, how files are listed, and what reads them.
 
 Each thing has one place:
 
-* `file.py`: a `File` is known and not read. It says in which store it is and which version of it was listed.
+* `file.py`: a `File` is listed and not read. It names its store and the version that was listed.
 * `listing.py`, `glob.py`: from paths and patterns to files of the local disk.
 * `reader.py`: what a `Store`, a `Reader` and an `AsyncReader` are.
 * `local.py`, `opener.py`: the local disk. `memory.py`: bytes that are in memory already.
-* `scope.py`: which reader the code of a run gets for a file. `stream.py`: the bytes of a file one after the other.
+* `scope.py`: which reader the code of a run gets for a file. `stream.py`: the bytes of a file, read in order.
 
-Who owns what, and when it is closed:
+Ownership, and when each thing is closed:
 
-* A store is a value. It opens nothing, so nobody closes it.
-* A run makes one reader for each store that its files are in, when the first of them is read. All stages of the
-  run share it. The run closes it once, however the run ends, after all reads have ended or were given up.
-* Outside a run, whoever reads makes a reader for that one use and closes it.
-* A reader owns what it opens beyond one call: connections, caches. What it opens for one call it closes in that
-  call, whatever happens. Whoever asks it to `open` a file, or to stream one, closes that.
+* A store is a value. It opens nothing, so it is never closed.
+* A run makes one reader for each store of its files, when it reads the first file of that store. All stages of the
+  run share the reader. The run closes it once, however the run ends, after all reads have ended or were given up.
+* Outside a run, the function that reads makes a reader for that one use and closes it.
+* A reader owns what it opens beyond one call: connections, caches. If it opens something for one call, it closes
+  that in the same call, whatever happens. The caller of `open` or `stream` closes what it gets.
 * The memory that is read into belongs to the caller. A reader keeps no reference to it after the call. Memory that
   a reader returns belongs to the caller, too.
 * A decoder gets bytes. It opens nothing.
+
+`docs/extending.md` shows how to write a store.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.memory import MemoryStore
+from asyncfeed.reading.reader import AsyncReader, Buffers, Range, Reader, Store
+
+if TYPE_CHECKING:
+    from asyncfeed.reading.stream import ByteStream
+
+__all__ = [
+    "AsyncReader",
+    "Buffers",
+    "ByteStream",
+    "Bytes",
+    "File",
+    "MemoryStore",
+    "Range",
+    "Reader",
+    "Store",
+]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name != "ByteStream":
+            raise AttributeError(f"module 'asyncfeed.reading' has no attribute {name!r}")
+        # A stream knows asyncio. Descriptions import this package, and must not bring asyncio.
+        from asyncfeed.reading.stream import ByteStream  # noqa: PLC0415
+
+        return ByteStream
