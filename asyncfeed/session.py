@@ -20,7 +20,7 @@ from asyncfeed.errors import ClosedError
 from asyncfeed.machine import default_memory_limit
 
 if TYPE_CHECKING:
-    from asyncfeed.coordinator import Tie
+    from asyncfeed.coordinator import CoordinatorBinding
     from asyncfeed.engine.driver import Driver
     from asyncfeed.engine.handoff import Handoff
     from asyncfeed.engine.run import Run
@@ -63,12 +63,12 @@ class Session:
         self._driver: Driver | None = None
         self._task: asyncio.Task[None] | None = None
         self._starting = threading.Lock()
-        self._tie: Tie | None = None
+        self._binding: CoordinatorBinding | None = None
         if coord is not None:
-            from asyncfeed.coordinator import Tie  # noqa: PLC0415 - few feeds have one
+            from asyncfeed.coordinator import CoordinatorBinding  # noqa: PLC0415 - few feeds have one
 
-            self._tie = Tie(coord, weakref.WeakMethod(self.stop))
-            self._tie.watch(self)
+            self._binding = CoordinatorBinding(coord, weakref.WeakMethod(self.stop))
+            self._binding.watch(self)
 
     # -- beginning
 
@@ -88,8 +88,8 @@ class Session:
                     raise
                 self._driver = Driver(self.run)
                 self._driver.start()
-                if self._tie is not None:
-                    self._tie.joins(self._driver.thread)
+                if self._binding is not None:
+                    self._binding.joins(self._driver.thread)
         self._check_run(self.run)
         if self._driver is None:
             raise ClosedError("this feed runs on an event loop: draw from it with `async for`, on that loop")
@@ -110,8 +110,8 @@ class Session:
                 self._check_open()
                 self.run = self.new_run(loop, driven=False)
                 self._task = self.run.begin()
-                if self._tie is not None:
-                    self._tie.joins(self._task)
+                if self._binding is not None:
+                    self._binding.joins(self._task)
         self._check_run(self.run)
         if self._driver is not None:
             raise ClosedError(
@@ -133,8 +133,8 @@ class Session:
 
     def with_cause(self, error: ClosedError) -> ClosedError:
         """Name what a coordinator was told as the cause of what it caused here."""
-        if self._tie is not None:
-            error.__cause__ = self._tie.cause()
+        if self._binding is not None:
+            error.__cause__ = self._binding.cause()
         return error
 
     def _check_run(self, run: Run) -> None:
@@ -158,9 +158,9 @@ class Session:
         if self._first:
             run.go_to_epoch(self._first)
         # Neither the tasks nor the threads hold the session, so this is called when the user lets go of it.
-        run.watch(self, partial(_let_go, run, self._tie), driven=driven)
-        if self._tie is not None:
-            run.handoff.over.add_done_callback(partial(_over, self._tie, run.handoff))
+        run.watch(self, partial(_let_go, run, self._binding), driven=driven)
+        if self._binding is not None:
+            run.handoff.over.add_done_callback(partial(_over, self._binding, run.handoff))
         return run
 
     # -- what bridges and epochs ask of it while it runs
@@ -197,8 +197,8 @@ class Session:
     def stop_all(self, reason: str) -> None:
         """Stop, and ask the coordinator to stop, too."""
         try:
-            if self._tie is not None:
-                self._tie.stopped(running=self.run is not None)
+            if self._binding is not None:
+                self._binding.stopped(running=self.run is not None)
         finally:
             self.stop(reason)
 
@@ -210,8 +210,8 @@ class Session:
             self.run.request_stop(reason)
 
     def _leave(self) -> None:
-        if self._tie is not None:
-            self._tie.release()
+        if self._binding is not None:
+            self._binding.release()
         self.stop("the feed was closed")
 
     def close(self) -> None:
@@ -242,19 +242,19 @@ class Session:
             run.handoff.clear()
 
 
-def _let_go(run: Run, tie: Tie | None) -> None:
+def _let_go(run: Run, binding: CoordinatorBinding | None) -> None:
     """Stop the run of a session that is gone; its coordinator is not asked to stop with it."""
-    if tie is not None:
-        tie.release()
+    if binding is not None:
+        binding.release()
     run.request_stop("nobody holds the feed any more")
 
 
-def _over(tie: Tie, handoff: Handoff, _: object) -> None:
+def _over(binding: CoordinatorBinding, handoff: Handoff, _: object) -> None:
     failure = handoff.failure
     if failure is None:
-        tie.over(None, None, stopped=handoff.stopped is not None)
+        binding.over(None, None, stopped=handoff.stopped is not None)
     else:
-        tie.over(failure.error, failure.traceback, stopped=False)
+        binding.over(failure.error, failure.traceback, stopped=False)
 
 
 def forked() -> NoReturn:

@@ -70,7 +70,7 @@ CALLS = {
         "engine/processes/kept.py",
         "engine/pump.py",
         "engine/processes/worker.py",
-        "coordinator/members.py",
+        "coordinator/joined.py",
         "bridges/tf_queues.py",
     ),
     "ensure_future": STARTS_OTHERS,

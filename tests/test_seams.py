@@ -21,11 +21,11 @@ OTHERS = {
 # Parts that are tested from inside, each by its own tests: what these touch changes with that part alone.
 OWN = {
     "bridges/test_tf_data.py": {"_names"},
-    "bridges/test_tf_graph.py": {"_offers"},
+    "bridges/test_tf_graph.py": {"_factories"},
     "bridges/test_tf_interrupt.py": {
-        "_crossings", "_ended", "_finished", "_main_is_in_tensorflow", "_queue", "_run", "_unhandled", "_waits",
+        "_iterations", "_ended", "_finished", "_main_is_in_tensorflow", "_queue", "_run", "_unhandled", "_waits",
     },
-    "bridges/test_tf_together.py": {"_crossings", "_end", "_enqueue", "_names"},
+    "bridges/test_tf_together.py": {"_iterations", "_end", "_enqueue", "_names"},
     "coordinator/test_feeds.py": {"_callbacks", "_waiting"},
     "coordinator/test_joining.py": {"_callbacks", "_threads", "_waiting"},
     "engine/test_interrupts_on_a_loop.py": {"_callback", "_run"},  # of asyncio's handles

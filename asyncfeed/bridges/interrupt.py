@@ -1,14 +1,15 @@
 """Ctrl-C while the main thread waits inside TensorFlow.
 
-Python runs its handler on the main thread, between two steps of Python code. A main thread that waits in
-TensorFlow's C++ takes none, so a Ctrl-C is noted, and nothing happens until the wait ends. But as it is noted,
-Python also writes a byte to `signal.set_wakeup_fd`. A thread that reads it ends the wait, with an error; Python's
-own handler then raises `KeyboardInterrupt`, before the error is anybody's. Nothing here raises one of its own, so
-each Ctrl-C is still exactly one.
+Python runs its signal handler on the main thread, between two steps of Python code. If the main thread waits in
+TensorFlow's C++, it takes no such step. Then Python notes the Ctrl-C, and nothing happens until the wait ends.
 
-The main thread need not wait yet when the byte is read. A `tf.function` that loops over a dataset starts runs,
-takes what is ready, and waits later, all within one call. So the Ctrl-C stays pending until the main thread takes
-a step of Python code. Until then each run asks `pending()` as it starts and before it waits for data.
+When Python notes a signal, it also writes a byte to `signal.set_wakeup_fd`. A thread reads that byte and ends the
+wait with an error. Python's own handler then raises `KeyboardInterrupt` before the error reaches any Python code.
+This module raises no `KeyboardInterrupt` itself, so each Ctrl-C is raised exactly once.
+
+The main thread may not wait yet when the byte is read. A `tf.function` that loops over a dataset starts runs,
+takes items that are ready, and waits later, all within one call. So the Ctrl-C stays pending until the main thread
+takes a step of Python code. Until then each run asks `pending()` when it starts and before it waits for data.
 """
 
 from __future__ import annotations
@@ -30,57 +31,58 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 THREAD = "ctrl-c-of-asyncfeed"
-"""One in a process, from the first dataset on; not named as the threads of a run are, which end with it."""
+"""Name of the thread that reads the byte. There is one in a process, from the first dataset on. Its name differs
+from the names of a run's threads, because it does not end with a run."""
 
 
 class Waits(Protocol):
-    """What TensorFlow may be waiting in."""
+    """An iteration that TensorFlow may be waiting for."""
 
     def interrupt(self) -> None:
         """End the wait with an error, if there may be one."""
 
 
 class Interrupts:
-    """Ends TensorFlow's waits at Ctrl-C, where Python's own handler is in charge; one in a process."""
+    """Ends TensorFlow's waits at Ctrl-C, if Python's own handler is installed. There is one in a process."""
 
     def __init__(self, waits: Callable[[], Sequence[Waits]]) -> None:
         self._waits = waits
         self._sender: socket.socket | None = None
         self._recovery: Recovery | None = None
         self._unhandled: set[int] = set()
-        """SIGINT, from when it is heard until the main thread takes a step of Python code."""
+        """Holds SIGINT from the time it is read until the main thread takes a step of Python code."""
 
     def install(self) -> None:
-        """Listen, where nobody else does; does nothing on any thread but the main one.
+        """Become the reader of `set_wakeup_fd`, if it has none. Only the main thread can do this.
 
-        An event loop that takes signals on the main thread listens there itself, and gives the place up as it
+        An event loop that handles signals on the main thread is the reader itself, and stops being it when it
         closes. So this is called for each dataset.
         """
         if threading.current_thread() is not threading.main_thread():
             return
         if self._sender is None:
             self._sender = self._begin()
-        with suppress(ValueError):  # a main thread, but of another interpreter than the first
+        with suppress(ValueError):  # the main thread of another interpreter than the first
             held = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
             if held not in (-1, self._sender.fileno()):
-                with suppress(OSError):  # whoever had it has closed it: then it stays ours
+                with suppress(OSError):  # the other reader has closed it, so this one stays
                     signal.set_wakeup_fd(held)
 
     def _begin(self) -> socket.socket:
         receiver, sender = socket.socketpair()
         sender.setblocking(False)
         self._recovery = Recovery.made()
-        # A child that is forked shares the sockets: its Ctrl-C must not be taken for one of ours.
+        # A forked child shares the sockets. Its Ctrl-C must not be taken for one of this process.
         os.register_at_fork(after_in_child=self._forked)
         Pump(THREAD, iter(partial(receiver.recv, 64), b""), self._heard, lambda _: receiver.close())
         return sender
 
     def pending(self) -> bool:
-        """Return whether the main thread is in TensorFlow and cannot handle a Ctrl-C before it is out."""
+        """Return whether there is a Ctrl-C that the main thread cannot handle yet, because it is in TensorFlow."""
         return bool(self._unhandled) and _main_is_in_tensorflow()
 
     def _heard(self, numbers: bytes) -> None:
-        # A handler of the user's may let everything go on, so nothing is broken for it.
+        # A handler of the user's may want everything to go on, so nothing is ended then.
         if signal.SIGINT not in numbers or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return
         self._unhandled.add(signal.SIGINT)
@@ -88,7 +90,7 @@ class Interrupts:
         if self._recovery is not None:
             self._recovery.expect()
         if not _main_is_in_tensorflow():
-            return  # it sees the signal by itself
+            return  # the main thread handles the signal by itself
         for each in self._waits():
             each.interrupt()
 
@@ -101,10 +103,10 @@ class Interrupts:
 
 
 def _clear_on_main(found: set[int]) -> None:
-    """Have the main thread clear a set, which is never let go, before its next step of Python code.
+    """Make the main thread clear a set before its next step of Python code. The set must never be freed.
 
-    It handles signals before that. What it calls is C code alone: in a Python function a second Ctrl-C would be
-    handled, and lost.
+    The main thread handles signals before that. The call is C code alone: inside a Python function a second Ctrl-C
+    would be handled, and lost.
     """
     api = ctypes.pythonapi
     clear = ctypes.cast(api.PySet_Clear, ctypes.c_void_p)

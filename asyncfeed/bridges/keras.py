@@ -1,11 +1,11 @@
 """`to_keras`: a pipeline as what Keras' `fit`, `evaluate` and `predict` read.
 
 Keras asks a `DataAdapter` for batches: a `tf.data.Dataset` with the TensorFlow backend, an iterable with the
-others. Each pass is a run of the pipeline, one epoch after the other; each batch is read once, though Keras builds
-an unbuilt model with a first batch that it then lets go of (see `Passes`).
+others. Each pass is a run of the pipeline, one epoch after the other. Keras builds an unbuilt model with a first
+batch and then drops that iterator. Each batch is still read only once (see `KerasRuns`).
 
-The class that adapters derive from is not in Keras' public interface, so `adapter_class` looks for it where it is
-in Keras 3 and says so where it is not.
+The class that adapters derive from is not in Keras' public interface. `adapter_class` looks for it where Keras 3
+has it, and raises an error with that reason if it is not there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from asyncfeed.bridges.offer import Offer, OpenRun
+from asyncfeed.bridges.run_factory import OpenRun, RunFactory
 from asyncfeed.errors import PipelineError
 from asyncfeed.stacking.foreign import is_foreign, to_array
 from asyncfeed.trees import map_leaves
@@ -32,16 +32,17 @@ if TYPE_CHECKING:
     from asyncfeed.sizes import Size
 
 LET_GO = "Keras let go of the iterator"
-AHEAD = 4
-"""How many batches may be on their way to Keras when it lets go of the first."""
+MAX_REHEARSED_BATCHES = 4
+"""Number of batches that Keras may have drawn when it drops a rehearsal. If it drew more, the rehearsal's run is
+not used again, because more batches would have to be kept."""
 END: Any = object()
 
 
-class Attempt(OpenRun):
-    """A run that Keras may only build its model with; then the next pass goes on with it, from its first batch.
+class Rehearsal(OpenRun):
+    """A run that Keras may use only to build its model. Then the next pass continues it from its first batch.
 
-    A bridge that lets go of it may be in the middle of drawing, on a thread of its own: what is drawn for nobody
-    is kept for whoever comes next. To that bridge this is the run.
+    When a bridge drops the rehearsal, a thread of the bridge may be drawing from it. A batch that is drawn then is
+    kept for the next pass. The bridge sees the rehearsal as its run.
     """
 
     def __init__(self, run: OpenRun, items: Iterator[Any]) -> None:
@@ -54,14 +55,14 @@ class Attempt(OpenRun):
         self._taken_over = self._let_go = self._decided = False
 
     def read(self) -> Iterator[Any]:
-        """Yield the items for the bridge that is first, until another takes over."""
+        """Yield the items to the first bridge, until the next pass takes over."""
         while True:
             with self._lock:
                 item = next(self._items, END)
                 if item is END:
                     return
                 self.drawn += 1
-                if self._taken_over or self.drawn <= AHEAD:
+                if self._taken_over or self.drawn <= MAX_REHEARSED_BATCHES:
                     self._kept.append(item)
                 if self._taken_over:
                     return
@@ -69,7 +70,7 @@ class Attempt(OpenRun):
             del item
 
     def read_again(self) -> Iterator[Any]:
-        """Yield the items from the first."""
+        """Yield all items, from the first."""
         while True:
             with self._lock:
                 item = self._kept.popleft() if self._kept else next(self._items, END)
@@ -79,45 +80,47 @@ class Attempt(OpenRun):
             del item
 
     def stop(self, reason: str) -> None:
-        """Stop the run, where no other pass can want it; the first bridge lets go."""
+        """Note that the first bridge drops the run. Stop the run if no other pass can use it."""
         self._let_go = True
-        if not self._taken_over and (self._decided or self.drawn > AHEAD):
+        if not self._taken_over and (self._decided or self.drawn > MAX_REHEARSED_BATCHES):
             super().stop(reason)
             self.trainer_ended()
 
     def trainer_ended(self) -> None:
-        """Note that the trainer is done, where no other pass can want the run."""
-        if not self._taken_over and (self._decided or self.drawn > AHEAD):
+        """Note that the trainer has ended, if no other pass can use the run."""
+        if not self._taken_over and (self._decided or self.drawn > MAX_REHEARSED_BATCHES):
             super().trainer_ended()
 
     def take_over(self) -> bool:
-        """Keep the run for another pass; return whether all that was drawn is still there."""
+        """Keep the run for the next pass. Return whether every item that was drawn is still kept."""
         with self._lock:
-            self._taken_over = self.drawn <= AHEAD
+            self._taken_over = self.drawn <= MAX_REHEARSED_BATCHES
         return self._taken_over
 
     def decide(self) -> None:
-        """Note that this is a pass as any other."""
+        """Note that this was a pass of training or evaluation and no rehearsal."""
         self._decided = True
         if self._let_go:
             self.stop(LET_GO)
 
 
 @dataclass(eq=False, repr=False)
-class Passes(Offer):
-    """The runs of a pipeline, as Keras goes through them.
+class KerasRuns(RunFactory):
+    """Makes the runs of a pipeline for Keras, and tells a rehearsal from a pass of training or evaluation.
 
-    With a model, loss or metric that is not built, Keras asks for the length, begins an epoch, takes one batch,
-    forgets the iterator, asks for the length again and reports the end of an epoch. A pass of training or
-    evaluation begins after a reported end instead. So a pass that begins right after a question is an attempt, and
-    becomes the first pass if a question and an end follow.
+    If a model, loss or metric is not built, Keras makes these calls: it asks for the length, begins an epoch,
+    takes one batch, drops the iterator, asks for the length again and reports the end of an epoch. A pass of
+    training or evaluation begins after a reported end instead.
+
+    So a pass that begins right after a question for the length may be a rehearsal. If another question and a
+    reported end follow, it was one, and the first pass of training continues its run.
     """
 
     _feeds: weakref.WeakSet[Feed[Any]] = field(default_factory=weakref.WeakSet, init=False)
     _asked: bool = field(default=False, init=False)
     _tentative: bool = field(default=False, init=False)
-    _attempt: Attempt | None = field(default=None, init=False)
-    _again: Attempt | None = field(default=None, init=False)
+    _rehearsal: Rehearsal | None = field(default=None, init=False)
+    _again: Rehearsal | None = field(default=None, init=False)
 
     def asked(self) -> None:
         """Note that Keras asks for the length."""
@@ -130,14 +133,14 @@ class Passes(Offer):
 
     def ends(self) -> None:
         """Note that Keras reports the end of an epoch."""
-        attempt = self._attempt
-        if self._asked and attempt is not None and attempt.take_over():
-            self._again, self._attempt = attempt, None
+        rehearsal = self._rehearsal
+        if self._asked and rehearsal is not None and rehearsal.take_over():
+            self._again, self._rehearsal = rehearsal, None
         self._asked = False
         self._decide()
 
     def open(self) -> tuple[OpenRun, Iterator[Any]]:
-        """Return the next run, and its items from the first."""
+        """Return the next run, and an iterator of all its items."""
         again, self._again = self._again, None
         if again is not None:
             return again.run, again.read_again()
@@ -145,20 +148,20 @@ class Passes(Offer):
         if not self._tentative:
             return run, items
         self._tentative = False
-        self._attempt = attempt = Attempt(run, items)
-        return attempt, attempt.read()
+        self._rehearsal = rehearsal = Rehearsal(run, items)
+        return rehearsal, rehearsal.read()
 
     def withdraw(self) -> None:
-        """Stop every run; a later pass starts anew."""
-        self._attempt = self._again = None
+        """Stop every run. A later pass starts a new one."""
+        self._rehearsal = self._again = None
         self._begun.clear()
         for feed in list(self._feeds):
             feed.stop("the adapter was closed")
 
     def _decide(self) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            attempt.decide()
+        rehearsal, self._rehearsal = self._rehearsal, None
+        if rehearsal is not None:
+            rehearsal.decide()
 
     def _open(self) -> Feed[Any]:
         feed = super()._open()
@@ -167,7 +170,7 @@ class Passes(Offer):
 
 
 class ClassWeights:
-    """Makes (x, y, weights) of (x, y), the weights by the classes in y: numbers, or one-hot in its last axis."""
+    """Adds weights to (x, y). The classes in y decide them: numbers, or one-hot in the last axis."""
 
     def __init__(self, weights: Mapping[int, float]) -> None:
         if any(not isinstance(each, int | np.integer) or each < 0 for each in weights):
@@ -175,7 +178,7 @@ class ClassWeights:
                 f"to_keras: class_weight maps class numbers from 0 on to weights, as in {{0: 1.0, 1: 5.0}}, "
                 f"not {weights!r}"
             )
-        self._table = np.ones(max(weights, default=0) + 1, np.float32)  # none: all weigh the same, as in Keras
+        self._table = np.ones(max(weights, default=0) + 1, np.float32)  # the default is 1, as in Keras
         self._table[list(weights)] = list(weights.values())
 
     def __call__(self, batch: Any) -> Any:
@@ -203,7 +206,7 @@ def to_adapter(
     """Return a pipeline as a Keras `DataAdapter`; see `Pipeline.to_keras`."""
     if class_weight is not None:
         pipeline = pipeline.map(ClassWeights(class_weight))
-    return adapter_class()(Passes(pipeline, on_open, memory_limit, "to_keras"), output_signature)
+    return adapter_class()(KerasRuns(pipeline, on_open, memory_limit, "to_keras"), output_signature)
 
 
 @cache
@@ -221,71 +224,71 @@ def adapter_class() -> Any:
     class KerasData(DataAdapter):  # type: ignore[misc]
         """The batches of a pipeline, for `fit`, `evaluate` and `predict`; each pass is its next epoch."""
 
-        def __init__(self, passes: Passes, signature: Any = None) -> None:
-            self._passes = passes
+        def __init__(self, runs: KerasRuns, signature: Any = None) -> None:
+            self._runs = runs
             self._signature = signature
             self._dataset: Any = None
-            self._size = passes.pipeline.size()
-            weakref.finalize(self, passes.withdraw).atexit = False
+            self._size = runs.pipeline.size()
+            weakref.finalize(self, runs.withdraw).atexit = False
 
         # -- what Keras asks
 
         @property
         def num_batches(self) -> int | None:
-            """How many batches a pass has, where that is known before."""
-            self._passes.asked()
+            """Number of batches in a pass; None if it is not known before."""
+            self._runs.asked()
             return self._size
 
         @property
         def batch_size(self) -> int | None:
-            """Not known before a batch is read."""
+            """None: it is not known before a batch is read."""
             return None
 
         @property
         def has_partial_batch(self) -> bool | None:
-            """Not known."""
+            """None: it is not known."""
             return None
 
         @property
         def partial_batch_size(self) -> int | None:
-            """Not known."""
+            """None: it is not known."""
             return None
 
         def on_epoch_begin(self) -> None:
-            """Take note."""
-            self._passes.begins()
+            """Note the call, which tells a rehearsal from a pass."""
+            self._runs.begins()
 
         def on_epoch_end(self) -> None:
-            """Take note; Keras calls it at other times, too."""
-            self._passes.ends()
+            """Note the call. Keras also makes it at other times than the end of an epoch."""
+            self._runs.ends()
 
         # -- what Keras reads
 
         def get_tf_dataset(self) -> Any:
-            """Return a dataset, each iteration of which is a pass."""
+            """Return a dataset. Each iteration of it is a pass."""
             if self._dataset is None:
                 from asyncfeed.bridges.tf_data import dataset_over
 
-                self._dataset = dataset_over(self._passes, self._passes.pipeline, self._signature)
+                self._dataset = dataset_over(self._runs, self._runs.pipeline, self._signature)
             return self._dataset
 
         def get_numpy_iterator(self) -> Iterator[Any]:
             """Yield the batches of a pass."""
-            return _run(self._passes, lambda batch: batch)
+            return _run(self._runs, lambda batch: batch)
 
         def get_jax_iterator(self) -> Iterator[Any]:
-            """Yield the batches of a pass; JAX takes numpy's arrays and its own."""
-            return _run(self._passes, lambda batch: map_leaves(_for_jax, batch))
+            """Yield the batches of a pass, with arrays of NumPy and of JAX."""
+            return _run(self._runs, lambda batch: map_leaves(_for_jax, batch))
 
         def get_torch_dataloader(self) -> Any:
-            """Return an iterable of batches of tensors, each iteration of which is a pass."""
-            return _TorchBatches(self._passes)
+            """Return an iterable of batches of tensors. Each iteration of it is a pass."""
+            return _TorchBatches(self._runs)
 
-        # -- what users may
+        # -- what users may call
 
         def close(self) -> None:
-            """Stop what runs; a later pass starts anew."""
-            self._passes.withdraw()
+            """Stop the current run. A later pass starts a new one."""
+            self._runs.withdraw()
 
         def __enter__(self) -> Self:
             """Return itself."""
@@ -296,17 +299,17 @@ def adapter_class() -> Any:
             self.close()
 
         def __repr__(self) -> str:
-            """Return the call that makes it."""
-            return f"{self._passes.pipeline!r}.to_keras()"
+            """Return the call that made this adapter."""
+            return f"{self._runs.pipeline!r}.to_keras()"
 
     return KerasData
 
 
 class _TorchBatches:
-    """Batches of tensors that share their memory with numpy's arrays."""
+    """Batches of tensors that share their memory with NumPy's arrays."""
 
-    def __init__(self, passes: Passes) -> None:
-        self._passes = passes
+    def __init__(self, runs: KerasRuns) -> None:
+        self._runs = runs
 
     def __iter__(self) -> Iterator[Any]:
         import torch
@@ -317,18 +320,18 @@ class _TorchBatches:
             array = np.asarray(leaf)
             return leaf if array.dtype.kind in "OSUV" else torch.from_numpy(array)
 
-        return _run(self._passes, lambda batch: map_leaves(tensor, batch))
+        return _run(self._runs, lambda batch: map_leaves(tensor, batch))
 
 
 def _for_jax(leaf: Any) -> Any:
-    """Return a leaf that JAX takes: tensors of torch and TensorFlow as arrays."""
+    """Return the leaf as JAX takes it: a tensor of torch or TensorFlow becomes an array."""
     if not is_foreign(leaf) or type(leaf).__module__.partition(".")[0] in ("jax", "jaxlib"):
         return leaf
     return to_array(leaf, "a leaf".__str__)
 
 
-def _run(passes: Passes, convert: Callable[[Any], Any]) -> Iterator[Any]:
-    run, items = passes.open()
+def _run(runs: KerasRuns, convert: Callable[[Any], Any]) -> Iterator[Any]:
+    run, items = runs.open()
     try:
         for item in items:
             yield convert(item)

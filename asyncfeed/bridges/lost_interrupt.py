@@ -34,16 +34,16 @@ class Recovery:
 
     @classmethod
     def made(cls) -> Self | None:
-        """Return one where it is needed."""
+        """Return a recovery if this version of Python needs one, else None."""
         return None if sys.version_info >= (3, 12) else cls()
 
     def expect(self) -> None:
-        """Look, as soon as the main thread runs Python code, whether an interrupt was lost; from any thread."""
+        """Check for a lost interrupt as soon as the main thread runs Python code. Any thread may call this."""
         self._add(self._look_address, None)
 
     def _look(self, _: object) -> int:
         error = sys.exc_info()[1]
         if type(error) is RuntimeError and LOST in str(error):
-            # Not from here: what is raised here is lost, too. This is done when this call is over.
+            # An exception raised here would be lost, too. So the signal is sent after this call has ended.
             self._add(self._trip_address, int(signal.SIGINT))
         return 0

@@ -1,4 +1,4 @@
-"""What TensorFlow calls, and the graphs that it calls it from."""
+"""The functions that TensorFlow calls, and the graphs that call them."""
 
 from __future__ import annotations
 
@@ -9,49 +9,53 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from asyncfeed.bridges.interrupt import Interrupts
-from asyncfeed.bridges.tf_crossing import CTRL_C, LET_GO, MOST, SMALL, Crossing, as_text
+from asyncfeed.bridges.tf_iteration import CTRL_C, LET_GO, MAX_SMALL_BYTES, MAX_SMALL_ITEMS, TfIteration, as_text
 from asyncfeed.bridges.tf_layout import Layout
 from asyncfeed.errors import PipelineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from asyncfeed.bridges.offer import Offer
+    from asyncfeed.bridges.run_factory import RunFactory
 
-REFUSED, NONE = 64, -1
-"""How many runs Ctrl-C may end at once; and the number of none."""
+MAX_REFUSED_RUNS = 64
+"""Number of runs that Ctrl-C can end before TensorFlow has asked about the first of them."""
+NO_RUN = -1
+"""Marks a free slot among them."""
 
 
 class Bridge:
-    """What TensorFlow calls; one in a process.
+    """Holds the Python functions that TensorFlow calls. There is one in a process.
 
-    TensorFlow keeps each Python function that it may call for ever. It gets these two, which find the dataset
-    and the run by their numbers, so nothing of the user's is kept longer than its dataset.
+    TensorFlow keeps each Python function that it may call for ever. So it gets the same two functions for all
+    datasets. They find the dataset and the run by their numbers, and the user's objects live no longer than their
+    dataset.
     """
 
     def __init__(self) -> None:
         import tensorflow as tf
 
         self._tf = tf
-        self.interrupts = Interrupts(lambda: list(self._crossings.values()))
+        self.interrupts = Interrupts(lambda: list(self._iterations.values()))
         self._numbers = itertools.count()
         self._names: list[int] = []
         self._lock = threading.Lock()
-        self._offers: dict[int, Offer] = {}
-        self._crossings: dict[int, Crossing] = {}
+        self._factories: dict[int, RunFactory] = {}
+        self._iterations: dict[int, TfIteration] = {}
         with tf.device("CPU:0"):
-            # Holds one element as long as Python may be called: TensorFlow drops iterators at exit too.
+            # Holds one element while Python may be called. TensorFlow also drops iterators at exit.
             self._alive = self._new_queue("alive", [tf.int64], 1)
             tf.raw_ops.QueueEnqueueV2(handle=self._alive, components=[tf.constant(1, tf.int64)])
-            # The runs that Ctrl-C has ended, with an error that takes no Python: the handler would run in it.
-            self._refused = tf.Variable([NONE] * REFUSED, dtype=tf.int64, trainable=False)
+            # The runs that Ctrl-C has ended. TensorFlow raises their error without Python, because Python's
+            # handler for Ctrl-C could run inside of a Python call.
+            self._refused = tf.Variable([NO_RUN] * MAX_REFUSED_RUNS, dtype=tf.int64, trainable=False)
         resource, number = tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)
         trace = tf.function(self._trace_start, autograph=False, input_signature=[number])
         self._start = trace.get_concrete_function()
         signature = [resource, number, resource, resource]
         trace = tf.function(self._trace_finish, autograph=False, input_signature=signature)
         self._finish = trace.get_concrete_function()
-        # Shared by the datasets of one signature: each function traced costs 10 ms.
+        # Datasets of one signature share their functions, because tracing one takes 10 ms.
         self._next = lru_cache(maxsize=64)(self._trace_next)
         self._enqueues = lru_cache(maxsize=64)(self._trace_enqueues)
         atexit.register(self._at_exit)
@@ -59,10 +63,10 @@ class Bridge:
     # -- datasets
 
     def forget(self, token: int) -> None:
-        """Let go of a dataset that cannot be iterated any more."""
-        self._offers.pop(token).withdraw()
+        """Drop the run factory of a dataset that cannot be iterated any more."""
+        self._factories.pop(token).withdraw()
 
-    def queued(self, offer: Offer, layout: Layout) -> tuple[int, Any]:
+    def queued(self, factory: RunFactory, layout: Layout) -> tuple[int, Any]:
         """Return a dataset over queues, and its number."""
         tf, token = self._tf, next(self._numbers)
         variant = tf.raw_ops.GeneratorDataset(
@@ -73,14 +77,15 @@ class Bridge:
             next_func=self._next(tuple(layout.specs)),
             finalize_func=self._finish,
             output_types=[spec.dtype for spec in layout.specs],
-            # As lists: TensorFlow's C++ asks a TensorShape for its length, in Python, and loses a Ctrl-C there.
+            # Lists, because TensorFlow's C++ asks a TensorShape for its length in Python, and loses a Ctrl-C
+            # there.
             output_shapes=[None if spec.shape.rank is None else spec.shape.as_list() for spec in layout.specs],
         )
         dataset = tf.data.experimental.from_variant(variant, layout.signature)
-        self._offers[token] = offer
+        self._factories[token] = factory
         return token, dataset
 
-    def generated(self, offer: Offer, layout: Layout) -> tuple[int, Any]:
+    def generated(self, factory: RunFactory, layout: Layout) -> tuple[int, Any]:
         """Return a dataset over `from_generator`, and its number."""
         if None in layout.leaves:
             raise PipelineError("to_tf: from_generator takes no None in an item; leave it out with .map()")
@@ -88,7 +93,7 @@ class Bridge:
         dataset = self._tf.data.Dataset.from_generator(
             self._generate, args=(token,), output_signature=layout.signature
         )
-        self._offers[token] = offer
+        self._factories[token] = factory
         return token, dataset
 
     # -- what TensorFlow calls
@@ -141,68 +146,68 @@ class Bridge:
 
     def _open(self, token: Any) -> tuple[Any, int]:
         tf, number = self._tf, next(self._numbers)
-        offer, error = self._offer(int(token)), None
-        layout = Layout(offer.signature, offer.method)
+        factory, error = self._factory(int(token)), None
+        layout = Layout(factory.signature, factory.method)
         try:
-            run = offer.open()
-        except Exception as raised:  # noqa: BLE001 - it is handed on below
+            run = factory.open()
+        except Exception as raised:  # noqa: BLE001 - it is raised below
             error = as_text(raised, None)
         if error is not None:
-            del offer  # the frame is kept with the exception
+            del factory  # TensorFlow keeps this frame with the exception
             raise error
         with self._lock:
             name = self._names.pop() if self._names else number
-        together = offer.method == "to_tf"  # Keras' bridge counts what may be on its way to nobody
+        together = factory.method == "to_tf"  # `KerasRuns` counts single items
         with tf.device("CPU:0"):
-            capacity = MOST if together and 0 < layout.nbytes <= SMALL else 1
+            capacity = MAX_SMALL_ITEMS if together and 0 < layout.nbytes <= MAX_SMALL_BYTES else 1
             queue = self._new_queue(str(name), [spec.dtype for spec in layout.specs], capacity)
         free = partial(self._names.append, name)
         refuse = partial(self._refuse, number)
-        crossing = Crossing(
+        iteration = TfIteration(
             tf, run, layout, queue, free, refuse, self._enqueues, self.interrupts.pending, together=together
         )
-        self._crossings[number] = crossing  # before it starts: it may be refused at once, and taken out
-        crossing.start(f"asyncfeed-tf-{number}-pump")
+        self._iterations[number] = iteration  # before it starts, because Ctrl-C may end and remove it at once
+        iteration.start(f"asyncfeed-tf-{number}-pump")
         return queue, number
 
     def _close(self, run: Any) -> int:
-        error = self._crossings[int(run)].finish()
+        error = self._iterations[int(run)].finish()
         if error is not None:
             raise error
-        self._crossings.pop(int(run), None)  # Ctrl-C may just have taken it out
+        self._iterations.pop(int(run), None)  # Ctrl-C may have removed it just now
         return 0
 
     def _refuse(self, number: int) -> None:
-        """Have the end of this run be an error, whenever TensorFlow asks; called by one thread."""
-        self._crossings.pop(number, None)
+        """Make this run end with an error when TensorFlow asks for its end. Only one thread calls this."""
+        self._iterations.pop(number, None)
         runs = self._refused.numpy()
-        runs[number % REFUSED] = number
+        runs[number % MAX_REFUSED_RUNS] = number
         self._refused.assign(runs)
 
     def _generate(self, token: Any) -> Iterator[Any]:
-        offer = self._offer(int(token))
-        layout = Layout(offer.signature, offer.method)
-        run, items = offer.open()
+        factory = self._factory(int(token))
+        layout = Layout(factory.signature, factory.method)
+        run, items = factory.open()
         error: Exception | None = None
         try:
             for item in items:
                 yield layout.arranged(item)
                 del item
-        except Exception as raised:  # noqa: BLE001 - it is handed on below
+        except Exception as raised:  # noqa: BLE001 - it is raised below
             error = as_text(raised, run.failure)
         finally:
             run.stop(LET_GO)
         if error is not None:
-            del offer, layout, run, items  # the frame is kept with the exception
+            del factory, layout, run, items  # TensorFlow keeps this frame with the exception
             raise error
 
-    def _offer(self, token: int) -> Offer:
-        if token not in self._offers:
+    def _factory(self, token: int) -> RunFactory:
+        if token not in self._factories:
             raise PipelineError("to_tf: the dataset was dropped; keep a reference to it while it is iterated")
-        return self._offers[token]
+        return self._factories[token]
 
     def _new_queue(self, name: str, dtypes: list[Any], capacity: int) -> Any:
-        # TensorFlow keeps 33 KB for each name that a queue ever had, so names are used again.
+        # TensorFlow keeps 33 KB for each name that a queue ever had, so names are reused.
         return self._tf.raw_ops.FIFOQueueV2(
             component_types=dtypes,
             shapes=[],
@@ -212,15 +217,15 @@ class Bridge:
         )
 
     def _at_exit(self) -> None:
-        """Let no iterator that is dropped from here on call Python, or wake a thread that would."""
+        """Make sure that iterators dropped from now on call no Python, and wake no thread that would."""
         self._tf.raw_ops.QueueDequeueV2(handle=self._alive, component_types=[self._tf.int64])
 
 
 _made = cache(Bridge)
-_making = threading.RLock()  # a collection of garbage in it may ask, too
+_making = threading.RLock()  # reentrant, because a garbage collection inside of it may call `bridge`
 
 
 def bridge() -> Bridge:
-    """Return the one of this process, whichever threads ask for it first."""
+    """Return the bridge of this process. Any thread may call this first."""
     with _making:
         return _made()

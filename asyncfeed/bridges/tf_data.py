@@ -1,14 +1,15 @@
 """`to_tf`: a pipeline as a `tf.data.Dataset`.
 
 The dataset is a `tf.raw_ops.GeneratorDataset` of three functions. The first asks Python for a run and gets a
-queue of TensorFlow's own, which a thread fills (`Pump`); the second takes from the queue in C++, without
-Python; the third closes the queue and tells Python that the iterator is done, so that the run stops:
+TensorFlow queue, which a thread fills (`Pump`). The second takes from the queue in C++, without Python. The third
+closes the queue and tells Python that the iterator has ended, so that the run stops:
 
     iterator made     -> start(dataset)  opens a feed, returns its queue
-    next              -> dequeue         closed and empty is the end
-    ended, or dropped -> finish(run)     stops the feed; raises what it failed with, once all was delivered
+    next              -> dequeue         a closed and empty queue is the end
+    ended, or dropped -> finish(run)     stops the feed; raises its failure after all items were delivered
 
-A queue carries no errors. The last call carries them: TensorFlow hands on what it raises in place of the end.
+A queue carries no errors. The last call carries them: TensorFlow passes on what that call raises, in place of the
+end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
-from asyncfeed.bridges.offer import Offer
+from asyncfeed.bridges.run_factory import RunFactory
 from asyncfeed.bridges.tf_bridge import bridge
 from asyncfeed.bridges.tf_layout import Layout, infer
 from asyncfeed.errors import PipelineError
@@ -43,13 +44,15 @@ def to_dataset(
     """Return a pipeline as a `tf.data.Dataset`; see `Pipeline.to_tf`."""
     import tensorflow as tf
 
-    dataset = dataset_over(Offer(pipeline, on_open, memory_limit), pipeline, output_signature, via)
+    dataset = dataset_over(RunFactory(pipeline, on_open, memory_limit), pipeline, output_signature, via)
     size = tf.data.INFINITE_CARDINALITY if is_endless(pipeline.source, pipeline.stages) else pipeline.size()
     return dataset if size is None else dataset.apply(tf.data.experimental.assert_cardinality(size))
 
 
-def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = None, via: Via = "queue") -> Any:
-    """Return the runs that are offered as a dataset of unknown length."""
+def dataset_over(
+    factory: RunFactory, pipeline: Pipeline[Any], output_signature: Any = None, via: Via = "queue"
+) -> Any:
+    """Return a dataset of unknown length. Each iteration of it is a run of `factory`."""
     import tensorflow as tf
 
     if via not in ("queue", "from_generator"):
@@ -63,24 +66,27 @@ def dataset_over(offer: Offer, pipeline: Pipeline[Any], output_signature: Any = 
             )
         try:
             if output_signature is None:
-                second = offer.peek_again if offer.method == "to_keras" and not _pads(pipeline) else None
+                second = factory.peek_again if factory.method == "to_keras" and not _pads(pipeline) else None
                 output_signature = infer(
-                    offer.peek(), axes_of(pipeline.source, pipeline.stages), offer.method, second=second
+                    factory.peek(), axes_of(pipeline.source, pipeline.stages), factory.method, second=second
                 )
-            layout = Layout(output_signature, offer.method)
-            offer.signature = layout.signature
+            layout = Layout(output_signature, factory.method)
+            factory.signature = layout.signature
             made = bridge().queued if via == "queue" else bridge().generated
-            token, dataset = made(offer, layout)
+            token, dataset = made(factory, layout)
             bridge().interrupts.install()
         except BaseException:
-            offer.withdraw()
+            factory.withdraw()
             raise
-        # Keeping the parts of a dataset alive is how tf.data itself holds on to Python. A graph that is being
-        # built, as for `interleave`, has the dataset as a constant.
+        # The factory must live as long as the dataset. A graph that is being built, as for `interleave`, has the
+        # dataset as a constant, so there the factory lives as long as the graph.
         weakref.finalize(dataset if graph is None else graph, bridge().forget, token)
     return dataset
 
 
 def _pads(pipeline: Pipeline[Any]) -> bool:
-    """Return whether batches have the lengths of their longest samples, so that two say nothing of the others."""
+    """Return whether the longest sample decides the length of a batch.
+
+    Then two batches do not show what varies.
+    """
     return any(stage.pads for stage in pipeline.stages)

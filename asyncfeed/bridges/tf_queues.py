@@ -8,14 +8,15 @@ Two threads for each session, named after the queue:
 
 | what happens | the queue | the coordinator |
 |---|---|---|
-| the data ends | closed behind what is in it: `OutOfRangeError` once it is empty | is not asked to stop |
-| an item fails | closed behind what came before it | is asked to stop with the exception, first |
+| the data ends | closed; its items can still be taken, then `OutOfRangeError` | is not asked to stop |
+| an item fails | closed; the items before it can still be taken | is asked to stop with the exception, first |
 | the coordinator is asked to stop | closed, waiting enqueues cancelled | |
-| the session is closed, or somebody closes the queue | cancels or refuses the enqueue | is not asked to stop |
+| the session is closed, or other code closes the queue | cancels or refuses the enqueue | is not asked to stop |
 
-The second thread exists because an enqueue that waits for room can be ended only by an op that closes the queue,
-which is nothing to run inside of `request_stop`: a signal's handler may call that. TensorFlow's own waits for a
-stop only, so that a `join` after the end of the data waits for ever; ours ends with the data.
+Why there is a second thread: only an op that closes the queue can end an enqueue that waits for room. That op
+cannot run inside of `request_stop`, because a signal handler may call `request_stop`. TensorFlow's second thread
+waits only for a stop, so a `join` after the end of the data waits for ever. The second thread here also ends with
+the data.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from asyncfeed.bridges.offer import Offer
+from asyncfeed.bridges.run_factory import RunFactory
 from asyncfeed.bridges.tf_components import Components, leaves_of
 from asyncfeed.errors import ClosedError, PipelineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from asyncfeed.bridges.offer import OpenRun
+    from asyncfeed.bridges.run_factory import OpenRun
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.sizes import Size
 
 ENQUEUES = ("QueueEnqueue", "QueueEnqueueV2", "QueueEnqueueMany", "QueueEnqueueManyV2")
 CLOSED_SESSION = "closed Session"
-"""What TensorFlow's plain RuntimeError says where a session was closed before it is asked to run."""
+"""Text of TensorFlow's plain RuntimeError if a session was closed before it is asked to run."""
 
 Placeholders = Sequence[Any] | Mapping[str, Any]
 
@@ -57,7 +58,7 @@ def to_queue_runner(
     memory_limit: Size | None = None,
     method: str = "to_queue_runner",
 ) -> Any:
-    """Return a queue runner over a pipeline; see `Pipeline.to_queue_runner`. `method` is what errors name."""
+    """Return a queue runner over a pipeline; see `Pipeline.to_queue_runner`. Error messages name `method`."""
     import tensorflow as tf
 
     if not isinstance(target, (tf.queue.QueueBase, tf.Operation)):
@@ -65,7 +66,7 @@ def to_queue_runner(
     handle = target.queue_ref if isinstance(target, tf.queue.QueueBase) else _handle(target, method)
     if not tf.is_symbolic_tensor(handle):
         raise PipelineError(f"{method}: needs a queue in a tf.Graph; with eager execution use .to_tf()")
-    runs = Runs(Offer(pipeline, on_open, memory_limit, method))
+    runs = QueueRuns(RunFactory(pipeline, on_open, memory_limit, method))
     first = runs.peek()
     with handle.graph.as_default():
         if isinstance(target, tf.Operation):
@@ -95,7 +96,7 @@ def enqueue(
     on_open: Callable[[Feed[Any]], None] | None = None,
     memory_limit: Size | None = None,
 ) -> list[threading.Thread]:
-    """Start to fill a queue; see `Pipeline.enqueue`."""
+    """Start the threads that fill a queue; see `Pipeline.enqueue`."""
     runner = to_queue_runner(
         pipeline, enqueue_op, placeholders, on_open=on_open, memory_limit=memory_limit, method="enqueue"
     )
@@ -113,7 +114,7 @@ def _handle(op: Any, method: str) -> Any:
 
 
 def _queue_of(op: Any) -> Any:
-    """Return the queue that an op puts into."""
+    """Return the queue of an enqueue op."""
     import tensorflow as tf
 
     dtypes = [each.dtype for each in op.inputs[1:]]
@@ -121,7 +122,7 @@ def _queue_of(op: Any) -> Any:
 
 
 def _inputs(op: Any, method: str) -> list[Any]:
-    """Return the placeholders that an op puts into its queue as they are."""
+    """Return the placeholders that an enqueue op puts into its queue unchanged."""
     inputs = list(op.inputs[1:])
     for each in inputs:
         if each.op.type != "Placeholder":
@@ -133,7 +134,7 @@ def _inputs(op: Any, method: str) -> list[Any]:
 
 
 def _many(queue: Any, first: list[Any], method: str) -> bool:
-    """Return whether an item has one axis more than the queue's elements: then it is a batch of them."""
+    """Return whether an item is a batch of the queue's elements: it then has one axis more than an element."""
     ranks = [shape.rank for shape in queue.shapes]
     more = {
         len(getattr(leaf, "shape", ())) - rank
@@ -162,17 +163,17 @@ def _enqueue_op(queue: Any, many: bool) -> tuple[Any, Placeholders]:
 # -- the runner
 
 
-class Runs:
-    """The runs of a pipeline, one for each session; the first is begun early, to see its first item."""
+class QueueRuns:
+    """The runs of a pipeline, one for each session. The first begins early, because its first item is needed."""
 
-    def __init__(self, offer: Offer) -> None:
-        self._offer = offer
+    def __init__(self, factory: RunFactory) -> None:
+        self._factory = factory
         self._begun: list[tuple[OpenRun, Iterator[Any]]] = []
 
     def peek(self) -> list[Any]:
-        """Begin the first run; return its first item, or nothing where it has none."""
-        run, items = self._offer.open()
-        run.begin()  # a coroutine may make a runner: see `Offer.peek`
+        """Begin the first run. Return a list with its first item; an empty list if the run has no item."""
+        run, items = self._factory.open()
+        run.begin()  # not by `next`, which is refused in a coroutine: a coroutine may make a runner
         try:
             first = [next(items)]
         except StopIteration:
@@ -181,17 +182,17 @@ class Runs:
         return first
 
     def open(self) -> tuple[OpenRun, Iterator[Any]]:
-        """Return the next run, and its items from the first."""
+        """Return the next run, and an iterator of all its items."""
         if not self._begun:
-            return self._offer.open()
+            return self._factory.open()
         run, items = self._begun.pop()
         if run.handoff is not None:
             run.handoff.restart()
         return run, items
 
 
-class Filling:
-    """One run of a pipeline, put into the queue of one session."""
+class QueueFill:
+    """Puts the items of one run into the queue of one session."""
 
     def __init__(self, runner: Any, components: Components, run: tuple[OpenRun, Iterator[Any]], sess: Any) -> None:
         import tensorflow as tf
@@ -203,46 +204,48 @@ class Filling:
         self._drawn, self._items = run
         self._sess = sess
         self._over = threading.Event()
-        self._tie: Any = None
+        self._binding: Any = None
         self._coord: Any = None
 
-    def tie(self, coord: Any) -> None:
+    def bind(self, coord: Any) -> None:
         """Stop when the coordinator does."""
-        from asyncfeed.coordinator import Tie
+        from asyncfeed.coordinator import CoordinatorBinding
 
         self._coord = coord
-        self._tie = Tie(coord, weakref.WeakMethod(self._stop))
+        self._binding = CoordinatorBinding(coord, weakref.WeakMethod(self._stop))
 
     def _stop(self, reason: str) -> None:
         self._drawn.stop(reason)
         self._over.set()
 
-    def fill(self) -> None:
-        """Put all items into the queue, and close it; what the first thread does."""
+    def put_all(self) -> None:
+        """Put all items into the queue, and close it. The first thread runs this."""
         try:
             for item in self._items:
-                # TensorFlow's runner looks before each element, too.
+                # As TensorFlow's runner does, ask before each element.
                 if (self._coord is not None and self._coord.should_stop()) or not self._put(item):
                     return
-                del item  # not to be held while the next one is waited for
+                del item  # so that it is not held during the wait for the next one
             self._run(self._runner.close_op)
         except BaseException as error:
             if isinstance(error, ClosedError) and self._drawn.failure is None:
-                return  # asked to stop; at exit, what waits must not take it for the end of the data
+                # It was stopped. The queue stays open, because at exit a waiting thread must not see an end of the
+                # data.
+                return
             self._report(error)
             self._run(self._runner.close_op)
             if self._coord is None:
-                raise  # nobody else hears of it: Python prints it, as with TensorFlow's runner
+                raise  # without a coordinator Python prints it, as with TensorFlow's runner
         finally:
-            if self._tie is not None:
-                self._tie.release()
+            if self._binding is not None:
+                self._binding.release()
             self._over.set()
             self._drawn.feed.close()
             del self._items
             self._runner.ended(self._sess)
 
     def _put(self, item: Any) -> bool:
-        """Put an item into the queue, waiting while it is full; return False where nobody wants it any more."""
+        """Put an item into the queue, waiting while it is full. Return False if the queue or session is closed."""
         fed = self._components.feed(item)
         handoff = self._drawn.handoff
         try:
@@ -257,29 +260,29 @@ class Filling:
         return True
 
     def _report(self, error: BaseException) -> None:
-        """Tell of a failure, before the trainer sees that the queue is closed."""
+        """Report a failure, before the trainer sees that the queue is closed."""
         if self._coord is None:
             self._runner.exceptions_raised.append(error)
             return
-        if isinstance(error, self._ends):  # a coordinator takes it for the end of the data
+        if isinstance(error, self._ends):  # a coordinator would take this type for the end of the data
             loud = RuntimeError(f"the pipeline failed with {type(error).__name__}: {error}")
             loud.__cause__ = error
             error = loud
         try:
-            # TensorFlow's records nothing else outside of an `except` block.
+            # TensorFlow's coordinator records only such a tuple outside of an `except` block.
             self._coord.request_stop((type(error), error, error.__traceback__))
         except BaseException as raised:
-            if raised is not error:  # it was joined, and raises what it cannot keep
+            if raised is not error:  # a coordinator that was joined raises the exception, as it cannot record it
                 raise
 
     def close_on_stop(self) -> None:
-        """Close the queue when the coordinator is asked to stop; what the second thread does."""
+        """Close the queue when the coordinator is asked to stop. The second thread runs this."""
         self._over.wait()
-        if self._tie.asked:
+        if self._binding.asked:
             self._run(self._runner.cancel_op)
 
     def _run(self, op: Any) -> None:
-        with suppress(*self._ignored):  # the queue or the session has been closed before
+        with suppress(*self._ignored):  # the queue or the session is closed already
             self._sess.run(op)
 
 
@@ -290,7 +293,7 @@ def _runner_class() -> Any:
     class PipelineQueueRunner(tf.compat.v1.train.QueueRunner):  # type: ignore[misc]
         """TensorFlow's queue runner, with threads that put a pipeline's items into the queue."""
 
-        def __init__(self, queue: Any, op: Any, components: Components, runs: Runs) -> None:
+        def __init__(self, queue: Any, op: Any, components: Components, runs: QueueRuns) -> None:
             super().__init__(queue, [op])
             self._components = components
             self._runs = runs
@@ -300,15 +303,15 @@ def _runner_class() -> Any:
 
         @property
         def exceptions_raised(self) -> list[BaseException]:
-            """What the threads failed with, where no coordinator was told of it."""
+            """The exceptions of the threads that were not reported to a coordinator."""
             return self._raised
 
         def create_threads(
             self, sess: Any, coord: Any = None, daemon: bool = True, start: bool = False
         ) -> list[threading.Thread]:
-            """Return the threads for a session: none where they exist and run.
+            """Return the threads for a session; an empty list if they exist and run.
 
-            Each call after that is another run of the pipeline, and its next epoch.
+            A call after they have ended starts another run of the pipeline, with its next epoch.
             """
             with self._of_ours:
                 if sess in self._running:
@@ -316,18 +319,16 @@ def _runner_class() -> Any:
                 self._running.add(sess)
                 self._raised = []
             try:
-                filling = Filling(self, self._components, self._runs.open(), sess)
+                fill = QueueFill(self, self._components, self._runs.open(), sess)
                 if coord is not None:
-                    filling.tie(coord)
+                    fill.bind(coord)
             except BaseException:
                 self.ended(sess)
                 raise
             name = f"asyncfeed-enqueue-{self.name}"
-            threads = [threading.Thread(target=filling.fill, name=name, daemon=daemon)]
+            threads = [threading.Thread(target=fill.put_all, name=name, daemon=daemon)]
             if coord is not None:
-                closer = threading.Thread(
-                    target=filling.close_on_stop, name=f"{name}-close_on_stop", daemon=daemon
-                )
+                closer = threading.Thread(target=fill.close_on_stop, name=f"{name}-close_on_stop", daemon=daemon)
                 threads.append(closer)
             for thread in threads:
                 if coord is not None:
@@ -337,7 +338,7 @@ def _runner_class() -> Any:
             return threads
 
         def ended(self, sess: Any) -> None:
-            """Let the next call for this session create threads again."""
+            """Note that the threads of this session have ended. The next call for it creates new ones."""
             with self._of_ours:
                 self._running.discard(sess)
 

@@ -1,6 +1,6 @@
 """Coordinator: threads, tasks and feeds that stop together; and what ties a feed to one."""
 
+from asyncfeed.coordinator.binding import CoordinatorBinding
 from asyncfeed.coordinator.coordinator import Coordinator
-from asyncfeed.coordinator.tie import Tie
 
-__all__ = ["Coordinator", "Tie"]
+__all__ = ["Coordinator", "CoordinatorBinding"]

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from asyncfeed.coordinator.callbacks import Callbacks, Gate, on_loop, running_loop, settle
-from asyncfeed.coordinator.members import Member, TaskMember, ThreadMember, watch
+from asyncfeed.coordinator.joined import Joined, JoinedTask, JoinedThread, watch
 from asyncfeed.errors import ClosedError, note
 
 log = logging.getLogger("asyncfeed")
@@ -89,8 +89,8 @@ class Coordinator:
         self._joined = False
         self._errors: list[tuple[BaseException, TracebackType | None]] = []
         self._callbacks = Callbacks()
-        self._threads: dict[threading.Thread, ThreadMember] = {}
-        self._tasks: dict[asyncio.Task[Any], TaskMember] = {}
+        self._threads: dict[threading.Thread, JoinedThread] = {}
+        self._tasks: dict[asyncio.Task[Any], JoinedTask] = {}
 
     # -- asking for a stop
 
@@ -232,7 +232,7 @@ class Coordinator:
         for other in list(self._threads):
             if other.ident is not None and not other.is_alive():
                 self._threads.pop(other, None)
-        self._threads[thread] = ThreadMember(thread)
+        self._threads[thread] = JoinedThread(thread)
 
     def register_task(self, task: asyncio.Task[Any], *, cancel: bool = True) -> None:
         """Let a stop cancel this task, its failure ask for a stop, and joining wait for it.
@@ -247,7 +247,7 @@ class Coordinator:
         loop = task.get_loop()
         if running_loop() is not loop:
             raise RuntimeError("register_task: call it on the event loop of the task")
-        self._tasks[task] = member = TaskMember(task)
+        self._tasks[task] = member = JoinedTask(task)
         remove = self.on_stop(partial(on_loop, loop, task.cancel)) if cancel else None
 
         def ended(_: object) -> None:
@@ -289,7 +289,7 @@ class Coordinator:
         members = self._members(threads or ())
         loop = running_loop()
         others = [m for m in members if m.alive() and not m.current()]
-        if loop is not None and any(isinstance(m, TaskMember) and m.on(loop) for m in others):
+        if loop is not None and any(isinstance(m, JoinedTask) and m.on(loop) for m in others):
             raise RuntimeError("join: tasks of this event loop could not end: write `await coord.join_async()`")
         if others and not self._stopped:
             gate = Gate()
@@ -321,8 +321,8 @@ class Coordinator:
         stopped: asyncio.Future[None] = loop.create_future()
         remove = self.on_stop(partial(on_loop, loop, settle, stopped))
         alive = [m for m in members if m.alive() and not m.current()]
-        tasks = [m.task for m in alive if isinstance(m, TaskMember) and m.on(loop)]
-        elsewhere = [m for m in alive if isinstance(m, ThreadMember) or not m.on(loop)]
+        tasks = [m.task for m in alive if isinstance(m, JoinedTask) and m.on(loop)]
+        elsewhere = [m for m in alive if isinstance(m, JoinedThread) or not m.on(loop)]
         left = len(tasks) + bool(elsewhere)
 
         def one_ended(_: object = None) -> None:
@@ -345,25 +345,25 @@ class Coordinator:
                 task.remove_done_callback(one_ended)
         self._conclude(members, stop_grace_period_secs, ignore_live_threads)
 
-    def _members(self, more: Iterable[threading.Thread | asyncio.Task[Any]]) -> list[Member]:
+    def _members(self, more: Iterable[threading.Thread | asyncio.Task[Any]]) -> list[Joined]:
         threads, tasks = self._threads.copy(), self._tasks.copy()
-        members: list[Member] = [*threads.values(), *tasks.values()]
+        members: list[Joined] = [*threads.values(), *tasks.values()]
         for each in dict.fromkeys(more):
             if isinstance(each, threading.Thread):
                 if each not in threads:
-                    members.append(ThreadMember(each))
+                    members.append(JoinedThread(each))
             elif each not in tasks:
                 if each.get_loop() is not running_loop():
                     raise RuntimeError("join: a task of another event loop is registered there: register_task")
-                members.append(member := TaskMember(each))
+                members.append(member := JoinedTask(each))
                 each.add_done_callback(member.ended)
         return members
 
-    def _conclude(self, members: list[Member], grace: float, ignore: bool) -> None:
+    def _conclude(self, members: list[Joined], grace: float, ignore: bool) -> None:
         self._joined = True
         alive = [member for member in members if member.alive()]
         for member in members:
-            if isinstance(member, ThreadMember):
+            if isinstance(member, JoinedThread):
                 self._threads.pop(member.thread, None)
         self.raise_requested_exception()
         if alive and ignore:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import asyncfeed as af
-from asyncfeed.bridges.offer import Offer
+from asyncfeed.bridges.run_factory import RunFactory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,9 +69,9 @@ def test_an_epoch_is_not_negative() -> None:
 
 def test_an_offer_gives_the_run_that_was_looked_into_first() -> None:
     feeds: list[af.Feed[Any]] = []
-    offer = Offer(SIZED.shuffle(seed=1), feeds.append, None)
-    first = offer.peek()
-    runs = [list(offer.open()[1]) for _ in range(2)]
+    factory = RunFactory(SIZED.shuffle(seed=1), feeds.append, None)
+    first = factory.peek()
+    runs = [list(factory.open()[1]) for _ in range(2)]
     assert runs[0][0] == first
     assert list(chain(*runs)) == list(SIZED.shuffle(seed=1).repeat(2))
     assert len(feeds) == 2

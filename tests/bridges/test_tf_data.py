@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 tf = pytest.importorskip("tensorflow")
 
 import asyncfeed as af  # noqa: E402
-from asyncfeed.bridges.offer import Offer  # noqa: E402
+from asyncfeed.bridges.run_factory import RunFactory  # noqa: E402
 from asyncfeed.bridges.tf_bridge import bridge  # noqa: E402
-from asyncfeed.bridges.tf_crossing import Crossing  # noqa: E402
+from asyncfeed.bridges.tf_iteration import TfIteration  # noqa: E402
 from asyncfeed.testing import Leaks  # noqa: E402
 from tests.engine.inside import Run  # noqa: E402
 from tests.engine.outside import loop_threads, threads_ended  # noqa: E402
@@ -398,7 +398,7 @@ def test_200_datasets_leave_nothing(via: str) -> None:
             if number % 10 == 0:
                 gc.collect()  # the graphs of many datasets together take it far longer than one by one
 
-    types = (af.Feed, af.Pipeline, Run, Crossing, Offer)
+    types = (af.Feed, af.Pipeline, Run, TfIteration, RunFactory)
     use(3)
     gc.collect()
     leaks = Leaks(types=types, tasks=False)

@@ -64,12 +64,12 @@ def test_what_a_graph_made_is_let_go_with_it() -> None:
 
     bridge()
     gc.collect()
-    before = len(bridge()._offers)
+    before = len(bridge()._factories)
     dataset = tf.data.Dataset.range(3).flat_map(lambda _: NUMBERS.to_tf())
-    assert len(bridge()._offers) == before + 1
+    assert len(bridge()._factories) == before + 1
     del dataset
     gc.collect()
-    assert len(bridge()._offers) == before
+    assert len(bridge()._factories) == before
 
 
 @VIAS

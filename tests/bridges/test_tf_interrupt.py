@@ -53,8 +53,8 @@ def pump_waits(number):
 
 def main_waits():
     # All that there was has been taken, and nothing comes: not in an operation of a step of training.
-    crossings = list(bridge()._crossings.items())
-    done = {number: each for number, each in crossings if not each._ended and not each._finished}
+    iterations = list(bridge()._iterations.items())
+    done = {number: each for number, each in iterations if not each._ended and not each._finished}
     taken = {number: each for number, each in done.items() if each._run.feed.stats().batches == 3}
     return bool(taken) and in_tensorflow() and all(
         pump_waits(number) and int(tf.raw_ops.QueueSizeV2(handle=each._queue)) == 0
@@ -134,7 +134,7 @@ def use(way):
     times.sort()
     assert times, came
     return {
-        "came": collections.Counter(came), "left": left, "closed": closed, "runs": len(bridge()._crossings),
+        "came": collections.Counter(came), "left": left, "closed": closed, "runs": len(bridge()._iterations),
         "median": times[len(times) // 2], "worst": times[-1],
     }
 
@@ -183,10 +183,10 @@ tell("between two runs", came=came, runs=len(opened), left=threads_left())
 # -- with items ready, in a function that goes on to draw
 
 def full():
-    return all(int(tf.raw_ops.QueueSizeV2(handle=each._queue)) for each in bridge()._crossings.values())
+    return all(int(tf.raw_ops.QueueSizeV2(handle=each._queue)) for each in bridge()._iterations.values())
 
 ready = af.items(range(1000)).repeat().to_tf()
-interrupt_when(lambda: bridge()._crossings and in_tensorflow() and full())
+interrupt_when(lambda: bridge()._iterations and in_tensorflow() and full())
 tell("items ready", came=ends(lambda: total(ready)), left=threads_left())
 """
 
@@ -249,7 +249,7 @@ tell("a fork", code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), parent=w
 # -- items are ready: the main thread is in Python, or in TensorFlow
 
 def full():
-    return all(int(tf.raw_ops.QueueSizeV2(handle=each._queue)) for each in bridge()._crossings.values())
+    return all(int(tf.raw_ops.QueueSizeV2(handle=each._queue)) for each in bridge()._iterations.values())
 
 iterator = iter(af.items(range(9)).to_tf())
 first = three(iterator)

@@ -14,13 +14,13 @@ import ml_dtypes  # noqa: E402 - comes with TensorFlow
 
 import asyncfeed as af  # noqa: E402
 from asyncfeed.axes import Unknown  # noqa: E402
-from asyncfeed.bridges import tf_bridge, tf_crossing  # noqa: E402
+from asyncfeed.bridges import tf_bridge, tf_iteration  # noqa: E402
 from asyncfeed.bridges.tf_layout import Layout, infer  # noqa: E402
 from asyncfeed.stacking.aligned import aligned_empty  # noqa: E402
 
 Pair = namedtuple("Pair", "x y")  # noqa: PYI024 - the plain kind is what is tested
 COUNT = 5
-SMALL = tf_crossing.SMALL
+MAX_SMALL_BYTES = tf_iteration.MAX_SMALL_BYTES
 
 
 def array(number: int, dtype: Any, shape: tuple[int, ...] = (3, 2)) -> np.ndarray:
@@ -86,9 +86,9 @@ def test_a_dataset_has_the_same_elements_whatever_crosses_together(
         return [values(tf.nest.flatten(element)) for element in dataset]
 
     together = elements()
-    monkeypatch.setattr(tf_crossing, "SMALL", 0)
+    monkeypatch.setattr(tf_iteration, "MAX_SMALL_BYTES", 0)
     in_place = elements()
-    monkeypatch.setattr(tf_crossing, "LEAST", 10**6)
+    monkeypatch.setattr(tf_iteration, "MIN_LARGE_ITEMS", 10**6)
     assert together == in_place == elements()
     assert len(together) == 200
 
@@ -101,20 +101,20 @@ def test_small_items_do_cross_together(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = af.items(range(5_000)).to_tf()
     assert [int(element) for element in dataset] == list(range(5_000))
     assert max(groups) > 8
-    assert max(groups) <= tf_crossing.MOST
+    assert max(groups) <= tf_iteration.MAX_SMALL_ITEMS
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items each call of a function of several operations takes across."""
     found: list[int] = []
-    enqueues = tf_crossing.Crossing._enqueue
+    enqueues = tf_iteration.TfIteration._enqueue
 
     def enqueue(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
         found.extend([len(args) - 1] if args else [])
         enqueues(self, op, *args, **kwargs)
 
-    monkeypatch.setattr(tf_crossing.Crossing, "_enqueue", enqueue)
+    monkeypatch.setattr(tf_iteration.TfIteration, "_enqueue", enqueue)
     monkeypatch.setattr(Layout, "stacked", lambda self, items: pytest.fail(f"{len(items)} copied"))
     return found
 
@@ -124,7 +124,7 @@ def test_larger_items_cross_together_in_place(calls: list[int]) -> None:
     items = [aligned_empty((1024,), np.dtype("f4")) for _ in range(500)]
     for number, element in enumerate(af.items(items).to_tf()):
         assert np.shares_memory(np.asarray(memoryview(element)), items[number])
-    assert max(calls) == tf_crossing.FEW
+    assert max(calls) == tf_iteration.MAX_LARGE_ITEMS
     assert set(calls) <= {4, 8, 16}
 
 
@@ -132,7 +132,7 @@ def test_larger_items_cross_together_in_place(calls: list[int]) -> None:
 def test_larger_items_that_cross_together_have_few_bytes(
     enough: int, most: int, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tf_crossing, "ENOUGH", enough)
+    monkeypatch.setattr(tf_iteration, "MAX_LARGE_GROUP_BYTES", enough)
     items = [np.full(1024, number, "f4") for number in range(200)]
     assert [int(element[0]) for element in af.items(items).to_tf()] == list(range(200))
     assert max(calls, default=0) == most
@@ -142,7 +142,7 @@ def test_items_of_uneven_size_do_not_cross_together_where_they_are_too_many_byte
     calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a source has ready is not counted, so a small one says nothing of those behind it."""
-    monkeypatch.setattr(tf_crossing, "ENOUGH", 2**15)
+    monkeypatch.setattr(tf_iteration, "MAX_LARGE_GROUP_BYTES", 2**15)
     items = [np.full(1024 * (1 + 15 * (number % 2)), number, "f4") for number in range(200)]
     assert [int(element[0]) for element in af.items(items).to_tf()] == list(range(200))
     assert calls == []
@@ -153,13 +153,13 @@ def test_a_variable_crosses_with_the_value_it_had() -> None:
     assert [float(element[7]) for element in af.items(items).to_tf()] == list(range(40))
 
 
-@pytest.mark.parametrize("small", [SMALL, 0], ids=["copied", "in place"])
+@pytest.mark.parametrize("small", [MAX_SMALL_BYTES, 0], ids=["copied", "in place"])
 @pytest.mark.parametrize("bad", [None, "x", 1.5, 2**70, np.zeros(2, "i8")])
 def test_an_item_that_does_not_fit_is_an_error_at_its_place(
     bad: Any, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those before it arrive, those behind it do not."""
-    monkeypatch.setattr(tf_crossing, "SMALL", small)
+    monkeypatch.setattr(tf_iteration, "MAX_SMALL_BYTES", small)
     items: list[Any] = list(range(100))
     items[50] = bad
     seen = []
@@ -182,11 +182,11 @@ def test_an_error_of_the_pipeline_comes_after_all_before_it() -> None:
     assert seen == list(range(777))
 
 
-@pytest.mark.parametrize("small", [SMALL, 0], ids=["copied", "in place"])
+@pytest.mark.parametrize("small", [MAX_SMALL_BYTES, 0], ids=["copied", "in place"])
 def test_an_iterator_that_is_dropped_stops_the_run_in_the_middle_of_a_group(
     small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tf_crossing, "SMALL", small)
+    monkeypatch.setattr(tf_iteration, "MAX_SMALL_BYTES", small)
     feeds: list[Any] = []
     dataset = af.items(range(10**6)).to_tf(on_open=feeds.append)
     iterator = iter(dataset)
@@ -212,11 +212,11 @@ def test_a_queue_is_given_back_once_whoever_ends_with_it() -> None:
     made = tf_bridge.bridge()
     iterator = iter(af.items(range(3)).to_tf())
     assert int(next(iterator)) == 0
-    crossing = made._crossings[max(made._crossings)]
+    iteration = made._iterations[max(made._iterations)]
     free = len(made._names)
     assert [int(element) for element in iterator] == [1, 2]
     for _ in range(2):
-        crossing._end(ended=True, finished=True)
+        iteration._end(ended=True, finished=True)
     assert len(made._names) == free + 1
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REASON = "its coordinator was asked to stop"
 
 
-class Tie:
+class CoordinatorBinding:
     """One feed's tie to its coordinator."""
 
     def __init__(self, coord: Any, stop: weakref.WeakMethod[Callable[[str], None]]) -> None:
@@ -33,22 +33,22 @@ class Tie:
         """Whether the coordinator stopped the feed."""
         self._coord = coord
         self._stop = stop
-        self._tied = True
+        self._bound = True
         self._must_ask = False
         self._lock_free = hasattr(coord, "on_stop")
         on_stop = coord.on_stop if self._lock_free else _hook(coord).on_stop
         self._watch: weakref.finalize[[], Any] | None = None
-        self._untie: Callable[[], None] = on_stop(self._stop_feed)
+        self._unsubscribe: Callable[[], None] = on_stop(self._stop_feed)
 
     def watch(self, owner: object) -> None:
         """End the tie when nobody holds its owner any more."""
         self._watch = weakref.finalize(owner, self.release)
         self._watch.atexit = False
-        if not self._tied:  # the coordinator had stopped before
+        if not self._bound:  # the coordinator had stopped before
             self._end()
 
     def _end(self) -> None:
-        self._tied = False
+        self._bound = False
         if self._watch is not None:
             # Python would keep the coordinator with it, its failure, and the frames that hold the owner.
             self._watch.detach()
@@ -63,7 +63,7 @@ class Tie:
     def release(self) -> None:
         """End the tie; from anywhere, any number of times."""
         self._end()
-        self._untie()
+        self._unsubscribe()
 
     def stopped(self, *, running: bool) -> None:
         """Ask the coordinator to stop, as the feed was told to; before those who draw hear of it.
@@ -71,7 +71,7 @@ class Tie:
         TensorFlow's takes a lock, which this thread may hold where a signal's handler stops the feed. There the
         end of the run asks, if there is one.
         """
-        if not self._tied:
+        if not self._bound:
             return
         self.release()
         if self._lock_free or not running:
@@ -84,7 +84,7 @@ class Tie:
 
         It hears of a failure also where the feed was closed since: whoever drew may have done that first.
         """
-        ask = self._tied or self._must_ask
+        ask = self._bound or self._must_ask
         self.release()
         if error is None:
             if stopped and ask:

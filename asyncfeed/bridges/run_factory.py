@@ -1,4 +1,4 @@
-"""What a framework is offered to iterate: the runs of a pipeline, one for each epoch."""
+"""Starts the runs that a framework iterates: one run for each iteration, one epoch after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OpenRun:
-    """The run of one iteration: what a bridge asks of it, and tells it of the trainer, beside its items."""
+    """The run of one iteration: the bridge stops it, asks about it, and reports on the trainer."""
 
     def __init__(self, feed: Feed[Any]) -> None:
         self.feed = feed
@@ -28,16 +28,19 @@ class OpenRun:
 
     @property
     def failure(self) -> Failure | None:
-        """What ended the run, if an item did."""
+        """The item that ended the run; None if no item failed."""
         return self.feed.failure
 
     @property
     def handoff(self) -> Handoff | None:
-        """Where the run is drawn from, once it has begun."""
+        """The queue that the run is drawn from; None before the run has begun."""
         return self._session.handoff
 
     def begin(self) -> None:
-        """Begin now, on a background thread. A coroutine may do so, too: a framework blocks its loop anyhow."""
+        """Begin now, on a background thread.
+
+        A coroutine may call this: the framework blocks its loop in any case.
+        """
         self._session.begin_here()
 
     def stop(self, reason: str) -> None:
@@ -45,23 +48,23 @@ class OpenRun:
         self.feed.stop(reason)
 
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
-        """Return up to `most` items that are there already, and that weigh up to `nbytes` together."""
+        """Return up to `most` items that are ready, with a total size of up to `nbytes`."""
         return self._session.take_ready(most, nbytes)
 
     def note_slow(self, reason: str) -> None:
-        """Count a slower way that items take, for `stats`."""
+        """Count that items took a slower path, for `stats`."""
         self._session.note_slow(reason)
 
     def trainer_ended(self) -> None:
-        """Note that the trainer is done."""
+        """Note that the trainer has ended."""
         self._session.trainer_ended()
 
 
 @dataclass(eq=False, repr=False)
-class Offer:
-    """The runs of a pipeline: each iteration gets one of its own, with the next epoch's number.
+class RunFactory:
+    """Makes the runs of a pipeline. Each iteration gets a new run, with the number of the next epoch.
 
-    `method` is the one of `Pipeline` that was called, which errors name.
+    `method` is the method of `Pipeline` that the user called. Error messages name it.
     """
 
     pipeline: Pipeline[Any]
@@ -73,11 +76,11 @@ class Offer:
     _begun: list[tuple[Feed[Any], Any]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        if self.memory_limit is not None:  # a wrong one raises at the line that calls the method
+        if self.memory_limit is not None:  # so that a wrong limit raises at the line that calls the method
             self.memory_limit = parse_bytes(self.memory_limit, self.method)
 
     def peek(self) -> Any:
-        """Start the first run now and return its first item; the first iteration goes on with both."""
+        """Start the first run now and return its first item. The first iteration uses both."""
         feed = self._open()
         self._begun.append((feed, None))
         OpenRun(feed).begin()
@@ -91,16 +94,19 @@ class Offer:
         return first
 
     def peek_again(self) -> Any:
-        """Return the second item, or None if there is none; the first iteration goes on with both."""
+        """Return the second item of the first run, or None if there is none.
+
+        The first iteration gets both items.
+        """
         feed, items = self._begun[0]
         try:
             items.append(next(feed))
-        except Exception:  # noqa: BLE001 - the end, or a failure: the iteration sees it at its place
+        except Exception:  # noqa: BLE001 - the end or a failure, which the iteration sees at its place
             return None
         return items[1]
 
     def open(self) -> tuple[OpenRun, Iterator[Any]]:
-        """Return the next run, and its items from the first."""
+        """Return the next run, and an iterator of all its items."""
         try:
             feed, first = self._begun.pop()
         except IndexError:
@@ -112,7 +118,7 @@ class Offer:
         return run, itertools.chain(first, feed)
 
     def withdraw(self) -> None:
-        """Stop the run that nobody has gone on with."""
+        """Stop the run that `peek` started, if no iteration has used it."""
         for feed, _ in self._begun:
             feed.stop("the dataset was dropped")
 

@@ -1,7 +1,7 @@
-"""What fills the queues that TensorFlow takes from: one iteration of a dataset, and how it ends.
+"""One iteration of a TensorFlow dataset: it fills the queue that TensorFlow takes from, and ends it.
 
-Each crossing lets go of the GIL, and beside a thread that computes it takes 5 ms to have it again. So items that
-are ready cross together.
+Each call into TensorFlow releases the GIL. If another thread computes in Python, it takes 5 ms to get the GIL
+back. So all items that are ready are put into the queue in one call.
 """
 
 from __future__ import annotations
@@ -19,27 +19,33 @@ from asyncfeed.trees import size_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from asyncfeed.bridges.offer import OpenRun
+    from asyncfeed.bridges.run_factory import OpenRun
     from asyncfeed.bridges.tf_layout import Layout
     from asyncfeed.engine.handoff import Handoff
 
-SMALL = 1 << 10
-"""Bytes. Up to this items cross as one copy, with one operation; larger ones in place if they can, with one call
-of a function that has an operation for each."""
-MOST = 256
-"""How many small items cross together, or wait in TensorFlow's queue. Of others one waits there: reading ahead is
-for the pipeline, within its budget, and tf.data adds some."""
-LEAST, FEW, ENOUGH = 4, 16, 16 << 20
-"""How many larger items cross together: two take longer so than one by one. And how many bytes these may have."""
+MAX_SMALL_BYTES = 1 << 10
+"""Size of an item that counts as small. Small items are copied into one array and enqueued by one operation.
+Larger items are enqueued in place if their memory allows it, by one call of a function with one operation for each
+item."""
+MAX_SMALL_ITEMS = 256
+"""Number of small items that are enqueued in one call, and capacity of TensorFlow's queue for small items. For
+larger items the capacity is 1: the pipeline reads ahead within its memory limit, and tf.data adds some items of
+its own."""
+MIN_LARGE_ITEMS = 4
+"""Number of larger items from which one call for all is faster than one call for each."""
+MAX_LARGE_ITEMS = 16
+"""Number of larger items that are enqueued in one call."""
+MAX_LARGE_GROUP_BYTES = 16 << 20
+"""Total size of the larger items that are enqueued in one call."""
 LET_GO = "TensorFlow let go of the iterator"
 CTRL_C = "Ctrl-C, while TensorFlow waited for it"
 END: Any = object()
 KINDS = (ValueError, TypeError, MemoryError, NotImplementedError)
-"""What TensorFlow has an error of its own for."""
+"""Exception types for which TensorFlow has an error class of its own."""
 
 
-class Crossing:
-    """One iteration: a run, the queue that it is pumped into, and how it ended."""
+class TfIteration:
+    """One iteration of a dataset: its run, the queue that is filled from the run, and how the run ended."""
 
     def __init__(
         self,
@@ -71,11 +77,11 @@ class Crossing:
 
     def start(self, name: str) -> None:
         """Start the thread that fills the queue."""
-        items, self._items = self._items, iter(())  # not to be held when they have ended
+        items, self._items = self._items, iter(())  # so that this object does not hold them after their end
         Pump(name, self._groups(items), self._put, self._done)
 
     def _groups(self, items: Iterator[Any]) -> Iterator[list[Any]]:
-        """Yield the items in order: one that is waited for, and with it those that are there."""
+        """Yield the items in order, in groups: wait for one item, and add the items that are ready."""
         first = True
         while True:
             self._begin_to_draw()
@@ -88,21 +94,25 @@ class Crossing:
                 self._handoff = self._run.handoff
                 if self._handoff is not None:
                     self._handoff.ends_elsewhere = True
-            # The first goes at once. Keras' bridge counts what may be on its way to nobody.
+            # The first item goes alone, so that it arrives early. `KerasRuns` counts single items.
             if self._together and not first:
                 each = size_of(item)
-                most, enough = (MOST, MOST * SMALL) if each <= SMALL else (min(FEW, ENOUGH // each), ENOUGH)
-                group += self._run.take_ready(most - 1, enough - each)
+                if each <= MAX_SMALL_BYTES:
+                    max_items, max_bytes = MAX_SMALL_ITEMS, MAX_SMALL_ITEMS * MAX_SMALL_BYTES
+                else:
+                    max_bytes = MAX_LARGE_GROUP_BYTES
+                    max_items = min(MAX_LARGE_ITEMS, max_bytes // each)
+                group += self._run.take_ready(max_items - 1, max_bytes - each)
             first = False
             del item
             yield group
-            del group  # not to be held while the next one is waited for
+            del group  # so that it is not held during the wait for the next one
 
     def _begin_to_draw(self) -> None:
-        """End the run at a Ctrl-C that came while it had items ready, if the main thread is still in TensorFlow.
+        """End the run if Ctrl-C came while the run had items ready, and the main thread is still in TensorFlow.
 
-        `_drawing` is set before the question, and a Ctrl-C is pending before `interrupt` reads it: so one of the
-        two sees the other.
+        No Ctrl-C is missed. This thread sets `_drawing` before it asks for a pending Ctrl-C. The other thread
+        makes the Ctrl-C pending before `interrupt` reads `_drawing`. So at least one of the two sees the other.
         """
         with self._lock:
             self._drawing = True
@@ -110,24 +120,24 @@ class Crossing:
             self.interrupt()
 
     def _put(self, group: list[Any]) -> None:
-        """Put items into the queue; waits, in C++, while it is full."""
+        """Put items into the queue. If the queue is full, this waits in C++."""
         ops, layout = self._tf.raw_ops, self._layout
         with self._tf.device("CPU:0"):
-            if len(group) > 1 and size_of(group[0]) <= SMALL:
+            if len(group) > 1 and size_of(group[0]) <= MAX_SMALL_BYTES:
                 stacked = layout.stacked(group)
                 if stacked is not None:
                     self._enqueue(ops.QueueEnqueueManyV2, handle=self._queue, components=stacked)
                     return
                 self._run.note_slow("to_tf, one by one: small items that are not alike")
-            while len(group) >= LEAST:
-                count = min(FEW, 1 << len(group).bit_length() - 1)  # few functions, as each takes 10 ms to trace
-                if sum(map(size_of, group[:count])) > ENOUGH:
-                    # The first was smaller than the others, which nothing counts if the source had them.
+            while len(group) >= MIN_LARGE_ITEMS:
+                count = min(MAX_LARGE_ITEMS, 1 << len(group).bit_length() - 1)
+                if sum(map(size_of, group[:count])) > MAX_LARGE_GROUP_BYTES:
+                    # `take_ready` does not weigh items that the source had ready, so they may exceed the limit.
                     self._run.note_slow("to_tf, one by one: items larger than the first")
                     break
                 try:
                     tensors = [tensor for item in group[:count] for tensor in layout.tensors(item)]
-                except Exception:  # noqa: BLE001 - below it is raised at its place
+                except Exception:  # noqa: BLE001 - the loop below raises it at its item
                     break
                 self._enqueue(self._enqueues(tuple(layout.specs), count), self._queue, *tensors)
                 del group[:count]
@@ -143,28 +153,30 @@ class Crossing:
             raise
 
     def _done(self, error: BaseException | None) -> None:
-        """Close the queue behind what is in it; what is raised then waits for `finish`."""
+        """Close the queue, so that it ends after the items in it. Keep the error until `finish` asks for it."""
         if isinstance(error, ClosedError) and EXIT in str(error):
-            return  # a thread that still waits for data must not take this for the end of it
+            return  # Python exits: a thread that still waits must not take this for the end of the data
         if self._handoff is not None:
-            self._handoff.hold()  # what is in the queue
+            self._handoff.hold()  # the items in the queue count as held
         self._run.stop(LET_GO)
         with self._lock:
             if not self._let_go:
                 self._error = error
-        with suppress(self._tf.errors.CancelledError):  # the other side has closed it before
+        with suppress(self._tf.errors.CancelledError):  # TensorFlow has closed it already
             self._tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=False)
         self._end(ended=True)
 
     def interrupt(self) -> None:
-        """Fail, if TensorFlow may have to wait for the next item: with an error, never as at the end.
+        """End the iteration with an error, if TensorFlow may have to wait for the next item.
 
-        While the run has an item on its way into TensorFlow's queue, it is left alone: it asks again after that.
-        An item that is put meanwhile is delivered before it, or given up. TensorFlow may ask again after an error,
-        as a `prefetch` does, and would take an end for one: `repeat` would begin anew.
+        A run that is putting an item into the queue is left alone: it looks for a Ctrl-C itself before it draws
+        again. An item that is put meanwhile is delivered before the error, or dropped.
+
+        It must be an error and not the end of the data. TensorFlow may ask again after an error, as `prefetch`
+        does. If it then saw the end of the data, a `repeat` would start the next epoch.
         """
         tf = self._tf
-        with self._lock:  # while it is held the queue is not given back
+        with self._lock:  # the queue is not destroyed while this lock is held
             if self._ended or self._finished or not (self._drawing or self._is_empty()):
                 return
             self._let_go = self._refused = True
@@ -178,9 +190,9 @@ class Crossing:
         return int(self._tf.raw_ops.QueueSizeV2(handle=self._queue)) == 0
 
     def finish(self) -> Exception | None:
-        """Stop the run; return what to raise, where the run failed and the consumer has got all before that.
+        """Stop the run. Return the error of a failed run, if the consumer has received every item before it.
 
-        TensorFlow calls again after an error, at the latest when it drops the iterator.
+        TensorFlow calls this again after an error, at the latest when it drops the iterator.
         """
         self._run.stop(LET_GO)
         self._run.trainer_ended()
@@ -191,7 +203,7 @@ class Crossing:
         return None
 
     def _end(self, *, ended: bool = False, finished: bool = False) -> None:
-        """Give the queue back, once, when neither side uses it any more."""
+        """Destroy the queue and free its name, once, when both sides have ended."""
         with self._lock:
             was_over = self._ended and self._finished
             self._ended |= ended
@@ -201,15 +213,15 @@ class Crossing:
             if self._handoff is not None:
                 self._handoff.let_go()
             self._tf.raw_ops.DestroyResourceOp(resource=self._queue)
-            if not self._refused:  # or else an iterator that is still there would ask for the next with its name
+            if not self._refused:  # else an iterator that still exists would find the next queue of that name
                 self._free()
 
 
 def as_text(error: BaseException, failure: Failure | None) -> Exception:
-    """Return an exception that tells what `error` was and where, and holds nothing.
+    """Return an exception with the message and the traceback of `error` as text. It holds no frame.
 
-    TensorFlow makes a text of what Python raises, and keeps the exception with its frames for ever. By its
-    type it tells an invalid argument from other errors.
+    TensorFlow turns a Python exception into text, and keeps the exception and its frames for ever. It uses the
+    type of the exception to tell an invalid argument from other errors.
     """
     if failure is not None and failure.error is error:
         error = error.with_traceback(failure.traceback)

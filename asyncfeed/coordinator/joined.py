@@ -16,7 +16,7 @@ from asyncfeed.coordinator.callbacks import running_loop
 _numbers = itertools.count()
 
 
-class ThreadMember:
+class JoinedThread:
     """A thread; one that was not started counts as ended, as it does for TensorFlow."""
 
     def __init__(self, thread: threading.Thread) -> None:
@@ -44,8 +44,8 @@ class ThreadMember:
             del frame  # it may be this one, which would refer to itself
 
 
-class TaskMember:
-    """A task, as `ThreadMember` is a thread; other threads are told of its end by `ended`."""
+class JoinedTask:
+    """A task, as `JoinedThread` is a thread; other threads are told of its end by `ended`."""
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self.task = task
@@ -79,10 +79,10 @@ class TaskMember:
         return text.getvalue()
 
 
-Member = ThreadMember | TaskMember
+Joined = JoinedThread | JoinedTask
 
 
-def watch(members: Sequence[Member], callback: Callable[[], object]) -> None:
+def watch(members: Sequence[Joined], callback: Callable[[], object]) -> None:
     """Call `callback` on a thread of its own once all have ended: a thread's end has no other herald."""
 
     def wait() -> None:

@@ -15,7 +15,7 @@ import asyncfeed as af
 tf = pytest.importorskip("tensorflow")
 
 from asyncfeed.axes import Unknown  # noqa: E402
-from asyncfeed.bridges.offer import Offer  # noqa: E402
+from asyncfeed.bridges.run_factory import RunFactory  # noqa: E402
 from asyncfeed.bridges.tf_layout import Layout, infer  # noqa: E402
 from asyncfeed.bridges.tf_queues import enqueue, to_queue_runner  # noqa: E402
 
@@ -86,7 +86,7 @@ def test_a_failure_is_in_the_feed_too(graph: None) -> None:
 @pytest.mark.parametrize("method", ["to_tf", "to_keras"])
 def test_an_empty_pipeline_is_reported_by_the_method_that_was_called(method: str) -> None:
     with pytest.raises(af.PipelineError, match=rf"^{method}: items\(\[\]\) has no items.*; give output_signature"):
-        Offer(af.items([]), None, None, method).peek()
+        RunFactory(af.items([]), None, None, method).peek()
 
 
 @pytest.mark.parametrize(
@@ -152,19 +152,19 @@ def test_to_keras_is_what_its_errors_say(pipeline: Any, message: str) -> None:
 
 def test_a_limit_is_text_or_a_number() -> None:
     """A wrong one raises where the method is called, and names it."""
-    offer = Offer(af.items(range(3)), None, "1.5MB")
-    assert offer.memory_limit == 1_500_000
-    run, _ = offer.open()
+    factory = RunFactory(af.items(range(3)), None, "1.5MB")
+    assert factory.memory_limit == 1_500_000
+    run, _ = factory.open()
     with run.feed as feed:
         assert feed.stats().memory_limit == 1_500_000
     with pytest.raises(af.PipelineError, match="to_keras: memory_limit must be a number of bytes"):
-        Offer(af.items(range(3)), None, "1.5 G", "to_keras")
+        RunFactory(af.items(range(3)), None, "1.5 G", "to_keras")
 
 
 def test_a_coroutine_may_make_a_dataset() -> None:
     """It is handed to a thread that trains; to look at the first item waits for it, as the frameworks do."""
 
     async def service() -> int:
-        return int(Offer(af.items(range(3)), None, None).peek())
+        return int(RunFactory(af.items(range(3)), None, None).peek())
 
     assert asyncio.run(service()) == 0
