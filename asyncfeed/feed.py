@@ -24,25 +24,29 @@ T_co = TypeVar("T_co", covariant=True)
 class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     """One pass over a pipeline, to iterate, watch and stop.
 
-    `with` (or a plain `for`) runs it on a background thread with an event loop of its own. Any number of threads
-    may then draw from it, and each batch goes to exactly one. `async with` (or `async for`) runs it on the
-    caller's loop, where any number of tasks may draw. The first of them to be used decides. A plain `for` or
-    `next` in a coroutine would block its loop, and raises `RuntimeError`; in a cell of a notebook it works. A
-    coroutine whose threads draw writes `async with contextlib.aclosing(pipeline.open())`: the end of a plain
-    `with` would block the loop until the run has ended.
+    `with` (or a plain `for`) runs it on a background thread with its own event loop. Any number of threads may
+    then draw from it, and each batch goes to exactly one of them. `async with` (or `async for`) runs it on the
+    caller's loop, where any number of tasks may draw. The first use decides between the two.
 
-    Functions of the user see the context variables of the code that opened the feed, on its loop and on its
-    threads, but not in worker processes. Each task and thread has a copy, so what a function sets stays there.
-    However a run ends, generators and iterators are closed, and what their `finally` awaits is not cancelled. That
-    may take `grace` seconds. Then a warning names what still hangs, and it is cancelled.
+    A plain `for` or `next` in a coroutine would block its loop, and raises `RuntimeError`. In a notebook cell it
+    works. If a coroutine opens a feed from which threads draw, write
+    `async with contextlib.aclosing(pipeline.open())`. The end of a plain `with` would block the loop until the run
+    has ended.
+
+    The user's functions see the context variables of the code that opened the feed, on its loop and on its
+    threads, but not in worker processes. Each task and thread has a copy of them, so a function changes only its
+    own copy.
+
+    However a run ends, generators and iterators are closed, and their `finally` blocks are not cancelled for
+    `grace` seconds. Then a warning names those that still hang, and they are cancelled.
 
     Raises:
         Exception: From a draw, the exception of the item that failed, at its place in the order, and again for
-            every later draw. `failure` holds the same as data.
+            every later draw. `failure` holds the details as data.
         ClosedError: From a draw after `stop` or the end of the `with` block.
 
     Order:
-        That of the description, whoever draws.
+        That of the description, for any number of consumers.
 
     Memory:
         `memory_limit` bytes for everything in flight.
@@ -57,9 +61,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._drawn: Run | None = None
-        """The run, once a thread has drawn from it."""
+        """The run; None before a thread has drawn from it."""
         self._awaited: Run | None = None
-        """The run, once a task has drawn from it."""
+        """The run; None before a task has drawn from it."""
 
     @property
     def pipeline(self) -> Pipeline[T_co]:
@@ -69,12 +73,18 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     # -- drawing
 
     def __iter__(self) -> Self:
-        """Return the feed itself: iterating goes on where it stands. Raises `RuntimeError` in a coroutine."""
+        """Return the feed itself: iterating continues with the next batch.
+
+        Raises `RuntimeError` in a coroutine.
+        """
         refuse_coroutine()
         return self
 
     def __next__(self, epoch: int | None = None) -> T_co:
-        """Return the next batch, or that of an epoch; waits for it, and Ctrl-C interrupts the wait."""
+        """Return the next batch, or the next batch of an epoch.
+
+        It waits for the batch; Ctrl-C interrupts the wait.
+        """
         run = self._drawn
         if run is None:
             if self._session.may_refuse:
@@ -92,17 +102,17 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         else:
             return batch
         finally:
-            del self  # an exception keeps this frame: it would keep the feed, and with it the run
+            del self  # an exception holds this frame, which would hold the feed and so the run
         _raise(run.handoff)
 
     def __aiter__(self) -> Self:
-        """Return the feed itself: iterating goes on where it stands."""
+        """Return the feed itself: iterating continues with the next batch."""
         return self
 
     async def __anext__(self, epoch: int | None = None) -> T_co:
-        """Return the next batch, or that of an epoch, waiting for it on the loop.
+        """Return the next batch, or the next batch of an epoch. It waits for the batch on the loop.
 
-        Cancelling the wait loses nothing.
+        Cancelling the wait loses no batch.
         """
         run = self._awaited
         if run is None or run.loop is not asyncio.get_running_loop():
@@ -119,7 +129,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         else:
             return batch
         finally:
-            del self  # an exception keeps this frame: it would keep the feed, and with it the run
+            del self  # an exception holds this frame, which would hold the feed and so the run
         _raise(run.handoff)
 
     # -- stopping
@@ -127,7 +137,8 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def stop(self, reason: str = "stop() was called") -> None:
         """Stop the run from any thread, task or signal handler, without waiting.
 
-        A feed that has not started never will. A coordinator that it was opened with is asked to stop, too.
+        A feed that has not started can then not be started any more. A coordinator that the feed was opened with
+        is asked to stop, too.
 
         Args:
             reason: The text of the `ClosedError` that drawing then raises. The first reason given counts.
@@ -135,14 +146,15 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         self._session.stop_all(reason)
 
     def close(self) -> None:
-        """Stop and wait until everything is closed; a function that hangs is waited for `grace` seconds.
+        """Stop the run and wait until everything is closed.
 
-        A feed that runs on an event loop is only stopped: `aclose` waits for it.
+        A function that hangs is given up after `grace` seconds. A feed that runs on an event loop is only stopped:
+        `aclose` waits for its end.
         """
         self._session.close()
 
     async def aclose(self) -> None:
-        """Stop and wait until everything is closed, on the loop of the feed."""
+        """Stop the run and wait until everything is closed. Call it on the loop of the feed."""
         await self._session.aclose()
 
     def __enter__(self) -> Self:
@@ -170,11 +182,11 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     # -- looking
 
     def __len__(self) -> int:
-        """Return how many items one run delivers in all; raises `TypeError` if that is not known."""
+        """Return the number of items that one run delivers. Raises `TypeError` if it is not known."""
         return len(self.pipeline)
 
     def __bool__(self) -> bool:
-        """Return True: a feed is something, however many items it has."""
+        """Return True, also for a feed without items."""
         return True
 
     def __reduce__(self) -> NoReturn:
@@ -201,31 +213,31 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     @property
     def failure(self) -> Failure | None:
-        """The item that ended the run: its exception, stage, key, ordinal and epoch; None where none did."""
+        """The item that ended the run: its exception, stage, key, ordinal and epoch. None if no item failed."""
         handoff = self._session.handoff
         return None if handoff is None else handoff.failure
 
     @property
     def skipped(self) -> list[Failure]:
-        """The items that `on_error="skip"` left out; the first thousand, `stats().skipped` counts all."""
+        """The first thousand items that `on_error="skip"` left out. `stats().skipped` counts all of them."""
         run = self._session.run
         return [] if run is None else list(run.skips.kept)
 
     def stats(self) -> FeedStats:
-        """Return what has happened so far: items, bytes, times in seconds, memory in bytes."""
+        """Return statistics of the run so far: items, bytes, times in seconds, memory in bytes."""
         run = self._session.run
         if run is None:
             return FeedStats(0, 0, 0.0, 0.0, 0.0, 0, 0, 0, self._session.limit())
         return run.stats()
 
     def explain(self) -> str:
-        """Return how the pipeline runs: its stages, what bounds each, and the memory budget."""
+        """Return how the pipeline runs, as text: its stages, the limits of each stage, and the memory limit."""
         return self.pipeline.explain(memory_limit=self._session.limit())
 
 
 def session_of(feed: Feed[Any]) -> Session:
-    """Return what runs a feed, for `Epochs` and the bridges."""
-    return feed._session  # noqa: SLF001 - users see the feed alone
+    """Return the session of a feed, for `Epochs` and the bridges."""
+    return feed._session  # noqa: SLF001 - it is no part of the public interface of a feed
 
 
 def _raise(handoff: Handoff) -> NoReturn:
@@ -233,7 +245,7 @@ def _raise(handoff: Handoff) -> NoReturn:
     assert failure is not None
     error = failure.error
     try:
-        # Each draw raises from the same point, so the traceback does not grow with every one.
+        # Each draw raises from the same point, so the traceback does not grow with every draw.
         raise error.with_traceback(failure.traceback)
     finally:
-        del error, failure, handoff  # the frames in the traceback would hold them, and they it
+        del error, failure, handoff  # else the traceback would hold this frame, and this frame the traceback

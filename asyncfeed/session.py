@@ -1,7 +1,7 @@
 """Session: when the run of a feed begins, and how it ends.
 
-The feed shows a user one pass over a pipeline. Its session is what the parts of this package share of it: `Feed`
-itself, `Epochs`, and the bridges, which get it from `feed.session_of`.
+A user sees a `Feed`: one pass over a pipeline. The session is the part of it that `Feed`, `Epochs` and the bridges
+share. They get it from `feed.session_of`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One run of a pipeline, on a background thread or on the caller's loop: whoever draws first decides.
+    """One run of a pipeline, on a background thread or on the caller's loop. The first draw decides which.
 
-    The tasks and threads of the run do not hold it. So the run stops when nobody holds the session any more.
+    The tasks and threads of the run do not hold the session. So the run stops when its last other reference goes.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Session:
     ) -> None:
         self.pipeline = pipeline
         self.run: Run | None = None
-        """The run, once it has begun."""
+        """The run; None before it has begun."""
         self.drawn: Run | None = None
-        """The same, once a thread has drawn from it."""
+        """The run; None before a thread has drawn from it."""
         self.stopped: str | None = None
-        """Why it was stopped first, if it was."""
+        """The reason of the first stop; None if there was none."""
         self._options: dict[str, Any] = {
             "grace": grace,
             "epoch": epoch,
@@ -57,7 +57,7 @@ class Session:
             "context": copy_context(),
         }
         self._first = 0
-        """The epoch to begin with, if those before were left before the run had begun."""
+        """The epoch to begin with. It is above 0 if the consumer left epochs before the run had begun."""
         self._memory_limit = memory_limit
         self._grace = grace
         self._driver: Driver | None = None
@@ -73,7 +73,7 @@ class Session:
     # -- beginning
 
     def begin(self) -> Run:
-        """Start on a background thread, where that has not happened."""
+        """Start on a background thread, unless the run has started."""
         from asyncfeed.engine.driver import Driver  # noqa: PLC0415
         from asyncfeed.engine.loops import new_event_loop  # noqa: PLC0415 - see engine/ready.py
 
@@ -96,12 +96,12 @@ class Session:
         return self.run
 
     def begin_here(self) -> Run:
-        """Do the same, and let drawing block this thread, also in a coroutine, as a framework's dataset does."""
+        """Do what `begin` does, and allow `next` in a coroutine, as a framework's dataset needs it."""
         self.drawn = run = self.begin()
         return run
 
     async def begin_async(self) -> Run:
-        """Start on the running loop, where that has not happened."""
+        """Start on the running loop, unless the run has started."""
         loop = asyncio.get_running_loop()
         if not is_ready():
             await get_ready()
@@ -124,7 +124,7 @@ class Session:
 
     @property
     def may_refuse(self) -> bool:
-        """Whether a plain `next` in a coroutine is refused: the coroutine has not been warned in another way."""
+        """Whether a plain `next` in a coroutine is refused. It is not if another error will be raised anyway."""
         return self.drawn is None and self._task is None and self.stopped is None
 
     def _check_open(self) -> None:
@@ -132,7 +132,7 @@ class Session:
             raise self.with_cause(ClosedError(f"the feed was stopped: {self.stopped}"))
 
     def with_cause(self, error: ClosedError) -> ClosedError:
-        """Name what a coordinator was told as the cause of what it caused here."""
+        """Set the cause of the error: the exception for which a coordinator stopped this feed, if any."""
         if self._binding is not None:
             error.__cause__ = self._binding.cause()
         return error
@@ -140,12 +140,13 @@ class Session:
     def _check_run(self, run: Run) -> None:
         if run.forked:
             forked()
-        # `stop` takes no lock, so that a signal handler may call it: it may just have missed the run.
+        # `stop` takes no lock, so that a signal handler may call it. So it may have come just before `run` was
+        # set.
         if self.stopped is not None:
             run.request_stop(self.stopped)
 
     def limit(self) -> int:
-        """Return the memory limit; the default is looked up when it is needed, because that reads files."""
+        """Return the memory limit. The default is computed at the first call, because that reads files."""
         if self._memory_limit is None:
             self._memory_limit = default_memory_limit()
         return self._memory_limit
@@ -157,36 +158,36 @@ class Session:
         run = Run(self.pipeline, loop=loop, memory_limit=self.limit(), **self._options)
         if self._first:
             run.go_to_epoch(self._first)
-        # Neither the tasks nor the threads hold the session, so this is called when the user lets go of it.
+        # Neither the tasks nor the threads hold the session, so this is called when the user drops the feed.
         run.watch(self, partial(_let_go, run, self._binding), driven=driven)
         if self._binding is not None:
             run.handoff.over.add_done_callback(partial(_over, self._binding, run.handoff))
         return run
 
-    # -- what bridges and epochs ask of it while it runs
+    # -- for bridges and epochs, during the run
 
     @property
     def handoff(self) -> Handoff | None:
-        """Where the run is drawn from, once it has begun."""
+        """The queue that the run is drawn from; None before the run has begun."""
         return None if self.run is None else self.run.handoff
 
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
-        """Return what is ready without waiting: see `Handoff.take_ready`."""
+        """Return items that are ready, without waiting: see `Handoff.take_ready`."""
         run = self.run
         return [] if run is None or run.forked else run.handoff.take_ready(most, nbytes)
 
     def trainer_ended(self) -> None:
-        """Note that the trainer behind a bridge is done: see `Handoff.end_seen`."""
+        """Note that the trainer behind a bridge has ended: see `Handoff.end_seen`."""
         if self.run is not None:
             self.run.handoff.end_seen()
 
     def note_slow(self, reason: str) -> None:
-        """Count a slower way that a bridge takes, for `stats`."""
+        """Count that a bridge took a slower path, for `stats`."""
         if self.run is not None:
             self.run.crossings.note(reason)
 
     def go_to_epoch(self, epoch: int) -> None:
-        """Let nothing more of earlier epochs be drawn."""
+        """Drop the items of earlier epochs."""
         if self.run is None:
             self._first = epoch
         elif not self.run.forked:
@@ -195,7 +196,7 @@ class Session:
     # -- ending
 
     def stop_all(self, reason: str) -> None:
-        """Stop, and ask the coordinator to stop, too."""
+        """Stop the run, and ask the coordinator to stop, too."""
         try:
             if self._binding is not None:
                 self._binding.stopped(running=self.run is not None)
@@ -203,7 +204,7 @@ class Session:
             self.stop(reason)
 
     def stop(self, reason: str) -> None:
-        """Stop without waiting; from anywhere."""
+        """Stop the run without waiting. Any thread, task or signal handler may call this."""
         if self.stopped is None:
             self.stopped = reason
         if self.run is not None:
@@ -215,7 +216,7 @@ class Session:
         self.stop("the feed was closed")
 
     def close(self) -> None:
-        """Stop and wait for the background thread, if there is one."""
+        """Stop the run, and wait for its background thread, if there is one."""
         self._leave()
         if self.run is None or self.run.forked:
             return
@@ -226,7 +227,7 @@ class Session:
         self.run.handoff.clear()
 
     async def aclose(self) -> None:
-        """Stop and wait, on the loop of the run."""
+        """Stop the run and wait for its end, on the loop of the run."""
         self._leave()
         run, task = self.run, self._task
         if run is None or run.forked:
@@ -243,7 +244,7 @@ class Session:
 
 
 def _let_go(run: Run, binding: CoordinatorBinding | None) -> None:
-    """Stop the run of a session that is gone; its coordinator is not asked to stop with it."""
+    """Stop the run of a session that was dropped. Its coordinator is not asked to stop."""
     if binding is not None:
         binding.release()
     run.request_stop("nobody holds the feed any more")
@@ -258,7 +259,7 @@ def _over(binding: CoordinatorBinding, handoff: Handoff, _: object) -> None:
 
 
 def forked() -> NoReturn:
-    """Raise for a feed that a fork copied."""
+    """Raise the error of a feed that was opened before a fork, in the child."""
     raise ClosedError(
         "this feed was opened before a fork, and its threads did not come along: open one in the new process"
     )

@@ -1,12 +1,13 @@
-"""What ties a feed to a coordinator, ours or TensorFlow's: either one stopping stops the other.
+"""The binding between a feed and a coordinator, asyncfeed's or TensorFlow's: if either stops, the other stops.
 
-- The coordinator knows the feed weakly: dropping the last reference to a feed still stops its run.
-- A tie ends once: with the coordinator's stop, with the feed's end, or when its owner lets go of the feed.
-- The end of the data, `close()` and letting go ask for nothing: others may still be at work, as after the end of
-  one of TensorFlow's queue runners. A failure is reported, and `stop()` asks for a clean stop.
-- Nothing polls and no thread waits. Ours has `on_stop`; for TensorFlow's the `request_stop` of that one object is
-  wrapped (`_Hook`) for as long as the object lives. A `request_stop` that was taken from the object before then
-  goes past the wrapper.
+- The coordinator holds the feed weakly: dropping the last reference to a feed still stops its run.
+- A binding ends once: with the coordinator's stop, with the feed's end, or when the last reference to the feed
+  goes.
+- The end of the data, `close()` and dropping the feed ask for no stop. Other work may go on, as after the end of
+  one of TensorFlow's queue runners. A failure is reported to the coordinator, and `stop()` asks for a clean stop.
+- Nothing polls and no thread waits. asyncfeed's coordinator has `on_stop`. For a coordinator of TensorFlow, the
+  `request_stop` of that one object is wrapped (`_Hook`) for as long as the object lives. Code that took the method
+  from the object before then bypasses the wrapper.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ REASON = "its coordinator was asked to stop"
 
 
 class CoordinatorBinding:
-    """One feed's tie to its coordinator."""
+    """The binding of one feed to its coordinator."""
 
     def __init__(self, coord: Any, stop: weakref.WeakMethod[Callable[[str], None]]) -> None:
         self.asked = False
@@ -41,7 +42,7 @@ class CoordinatorBinding:
         self._unsubscribe: Callable[[], None] = on_stop(self._stop_feed)
 
     def watch(self, owner: object) -> None:
-        """End the tie when nobody holds its owner any more."""
+        """End the binding when the last reference to its owner goes."""
         self._watch = weakref.finalize(owner, self.release)
         self._watch.atexit = False
         if not self._bound:  # the coordinator had stopped before
@@ -50,7 +51,7 @@ class CoordinatorBinding:
     def _end(self) -> None:
         self._bound = False
         if self._watch is not None:
-            # Python would keep the coordinator with it, its failure, and the frames that hold the owner.
+            # Else it would hold the coordinator, the coordinator's failure, and the frames that hold the owner.
             self._watch.detach()
 
     def _stop_feed(self) -> None:
@@ -61,15 +62,15 @@ class CoordinatorBinding:
             stop(REASON)
 
     def release(self) -> None:
-        """End the tie; from anywhere, any number of times."""
+        """End the binding. Any code may call this, any number of times."""
         self._end()
         self._unsubscribe()
 
     def stopped(self, *, running: bool) -> None:
-        """Ask the coordinator to stop, as the feed was told to; before those who draw hear of it.
+        """Ask the coordinator to stop because the feed was stopped. This comes before the consumers see the stop.
 
-        TensorFlow's takes a lock, which this thread may hold where a signal's handler stops the feed. There the
-        end of the run asks, if there is one.
+        The `request_stop` of TensorFlow's coordinator takes a lock. If a signal handler stops the feed, this
+        thread may hold that lock already. So if there is a run, the end of the run asks instead.
         """
         if not self._bound:
             return
@@ -80,9 +81,10 @@ class CoordinatorBinding:
             self._must_ask = True
 
     def over(self, error: BaseException | None, trace: TracebackType | None, *, stopped: bool) -> None:
-        """Tell the coordinator how the run ended; called on its loop.
+        """Tell the coordinator how the run ended. This is called on the run's loop.
 
-        It hears of a failure also where the feed was closed since: whoever drew may have done that first.
+        A failure is reported even if the feed has been closed: the consumer that saw the failure may close it
+        first.
         """
         ask = self._bound or self._must_ask
         self.release()
@@ -91,10 +93,10 @@ class CoordinatorBinding:
                 self._coord.request_stop()
             return
         try:
-            # TensorFlow's records nothing else outside of an `except` block.
+            # TensorFlow's coordinator records only such a tuple outside of an `except` block.
             self._coord.request_stop((type(error), error, trace))
         except BaseException as raised:
-            if raised is not error:  # it was joined, and raises what it cannot keep; whoever draws sees it
+            if raised is not error:  # a coordinator that was joined raises the exception; the consumer sees it
                 raise
 
     def joins(self, run: threading.Thread | asyncio.Task[None]) -> None:
@@ -115,10 +117,10 @@ class CoordinatorBinding:
 
 
 class _Hook:
-    """Stands in for the `request_stop` of one coordinator that has no `on_stop`."""
+    """Replaces the `request_stop` of one coordinator that has no `on_stop`."""
 
     def __init__(self, coord: Any) -> None:
-        self._coord = weakref.ref(coord)  # the coordinator has this in its `__dict__`
+        self._coord = weakref.ref(coord)  # weak, because the coordinator holds this hook in its `__dict__`
         self._replaced = vars(coord).get("request_stop")
         self._method = type(coord).request_stop
         self._callbacks = Callbacks()
@@ -142,7 +144,7 @@ class _Hook:
 
 
 def _hook(coord: Any) -> _Hook:
-    """Return the hook of a coordinator; one for all its feeds, also where two threads ask for it at once."""
+    """Return the hook of a coordinator. All its feeds share one, also if two threads ask for it at once."""
     attributes = vars(coord)
     hook = attributes.get("request_stop")
     if isinstance(hook, _Hook):
@@ -150,6 +152,6 @@ def _hook(coord: Any) -> _Hook:
     ours = _Hook(coord)
     if hook is None:
         hook = attributes.setdefault("request_stop", ours)
-    if not isinstance(hook, _Hook):  # somebody else has wrapped it
+    if not isinstance(hook, _Hook):  # other code has wrapped it
         hook = attributes["request_stop"] = ours
     return hook

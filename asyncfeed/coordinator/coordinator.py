@@ -1,15 +1,14 @@
-"""Coordinator: what runs together stops together, with TensorFlow's contract.
+"""Coordinator: threads, tasks and feeds stop together, with the contract of TensorFlow's coordinator.
 
-Where TensorFlow's behaviour is a fault ours differs: `docs/tensorflow.md` has the table. What holds here:
+It differs if TensorFlow's behaviour is a fault: `docs/tensorflow.md` has the table. These rules hold:
 
-- **Asking takes no lock.** `request_stop` may be called by a signal's handler or the garbage collector on a
-  thread that is inside any method of the same coordinator. All state is a flag, and lists and dicts that are
-  changed in one step.
-- **Nobody polls.** Who waits registers a callback and then looks at the flag; who asks sets the flag and then
-  takes the callbacks. So one of the two sees the other, and each callback is taken once.
-- **Nothing reported is lost.** The first exception is raised by `join`, also where it came after a clean stop;
-  later ones are in `exceptions` and noted on the first. What a stop itself causes (`ClosedError` of a feed, a
-  cancellation) is no error once the stop was asked for.
+- **Asking takes no lock.** A signal handler or the garbage collector may call `request_stop` on a thread that is
+  inside any method of the same coordinator. The state is a flag, and lists and dicts that are changed in one step.
+- **No polling.** A waiter registers a callback and then reads the flag. `request_stop` sets the flag and then
+  takes the callbacks. So at least one of the two sees the other, and each callback is taken once.
+- **No report is lost.** `join` raises the first exception, also if it came after a clean stop. Later exceptions
+  are in `exceptions` and noted on the first one. After a stop was asked for, the exceptions that a stop causes
+  (`ClosedError` of a feed, a cancellation) are no errors.
 """
 
 from __future__ import annotations
@@ -33,25 +32,26 @@ from asyncfeed.errors import ClosedError, note
 log = logging.getLogger("asyncfeed")
 
 GRACE = 120.0
-"""Seconds that `join` gives what it waits for once a stop was asked for; TensorFlow's default."""
-KEPT = 100
-"""How many exceptions are kept."""
+"""Seconds that `join` waits after a stop was asked for. It is TensorFlow's default."""
+MAX_EXCEPTIONS = 100
+"""Number of exceptions that are kept. Each one holds its frames."""
 
 ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
 
 class Coordinator:
-    """Coordinates threads, asyncio tasks and feeds: any of them can stop all, and one place hears of errors.
+    """Coordinates threads, asyncio tasks and feeds: any of them can stop all, and `join` raises the first error.
 
-    Threads look at `should_stop()` and are waited for by `join`. Tasks given to `register_task` are cancelled.
-    Feeds opened with `open(coord=...)` stop. `with` and `async with` ask for a stop at the end of the block, wait
-    for everything registered, and raise what was reported, or the body's own error if that was first.
+    When a stop is asked for, threads see it in `should_stop()`, and `join` waits for them. Tasks given to
+    `register_task` are cancelled. Feeds opened with `open(coord=...)` stop. `with` and `async with` ask for a stop
+    at the end of the block and wait for everything registered. Then they raise the first error: one that was
+    reported, or that of the block.
 
     Args:
         clean_stop_exception_types: Exceptions that ask for a stop and are no error. By default these are the ends
             of data: `StopIteration`, `StopAsyncIteration`, `OutOfRangeError` of TensorFlow and of asyncfeed's
             queues. A cancellation never counts as an error.
-        stop_grace_period_secs: Seconds that leaving a `with` block gives to what is registered.
+        stop_grace_period_secs: Seconds that the end of a `with` block waits for registered threads and tasks.
 
     Example:
         >>> import asyncfeed as af, threading
@@ -67,9 +67,9 @@ class Coordinator:
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Return a coordinator that is one of TensorFlow's, too, if the program has imported TensorFlow.
+        """Return a coordinator that is also an instance of TensorFlow's class, if TensorFlow is imported.
 
-        `tf.compat.v1.train.LooperThread` asks for that with `isinstance`. Every method is ours.
+        `tf.compat.v1.train.LooperThread` checks that with `isinstance`. Every method is asyncfeed's.
         """
         made: Self = object.__new__(_also_of_tensorflow(cls))
         return made
@@ -105,19 +105,19 @@ class Coordinator:
             ex: What to report: an exception, or what `sys.exc_info()` returned.
 
         Raises:
-            BaseException: After `join`, `ex` itself, as TensorFlow does: nobody else would hear of it.
+            BaseException: After `join`, `ex` itself, as in TensorFlow, because `join` cannot raise it any more.
         """
         try:
             error, trace = _unpack(ex)
         except TypeError:
-            self._request(None, None)  # a mistake in an error's path leaves nothing running
+            self._request(None, None)  # stop in spite of the wrong argument: the caller has met an error
             raise
         if self._request(error, trace) and self._joined:
             assert error is not None
             raise error.with_traceback(trace)
 
     def _request(self, error: BaseException | None, trace: TracebackType | None) -> bool:
-        """Stop; return whether the exception counts as an error."""
+        """Stop. Return whether the exception counts as an error."""
         counts = error is not None and not self._is_clean(error)
         if error is not None and counts:
             self._record(error, trace)
@@ -134,7 +134,7 @@ class Coordinator:
 
     def _record(self, error: BaseException, trace: TracebackType | None) -> None:
         errors = self._errors
-        if len(errors) == KEPT or any(error is known for known, _ in errors):
+        if len(errors) == MAX_EXCEPTIONS or any(error is known for known, _ in errors):
             return
         errors.append((error, trace))
         first = errors[0][0]
@@ -152,28 +152,28 @@ class Coordinator:
 
     @contextmanager
     def stop_on_exception(self) -> Iterator[None]:
-        """Ask for a stop with the exception that leaves the block, and end the block quietly.
+        """Ask for a stop if an exception leaves the block, report the exception, and do not raise it.
 
-        What is no `Exception` is handed on: `KeyboardInterrupt` and `SystemExit` also ask for a stop, a
+        An exception that is no `Exception` is raised. `KeyboardInterrupt` and `SystemExit` also ask for a stop. A
         cancellation and `GeneratorExit` do not.
         """
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - this is what it is for; `join` raises it
+        except Exception as error:  # noqa: BLE001 - `join` raises it
             self.request_stop(error)
         except (KeyboardInterrupt, SystemExit) as error:
             self._request(error, error.__traceback__)
             raise
 
     def clear_stop(self) -> None:
-        """Forget the stop and what was reported, to start anew; what has stopped stays so."""
+        """Forget the stop and the reported exceptions, for a new start. What has stopped stays stopped."""
         self._joined = False
         self._errors = []
         self._stopped = False
 
     @property
     def exceptions(self) -> tuple[BaseException, ...]:
-        """The exceptions that were reported, the first of them first, at most a hundred."""
+        """The exceptions that were reported, in order; at most a hundred."""
         return tuple(error for error, _ in self._errors)
 
     def raise_requested_exception(self) -> None:
@@ -182,10 +182,10 @@ class Coordinator:
         if errors:
             error, trace = errors[0]
             try:
-                # Always from the same point, so the traceback does not grow with every call.
+                # It is raised from the same point each time, so its traceback does not grow with every call.
                 raise error.with_traceback(trace)
             finally:
-                del errors, error, trace, self  # the frames in the traceback would hold the exception, and it them
+                del errors, error, trace, self  # else this frame and the exception would hold each other
 
     # -- hearing of a stop
 
@@ -193,12 +193,12 @@ class Coordinator:
         """Call `callback` once when a stop is asked for, on the thread that asks.
 
         Args:
-            callback: A short function. It takes no lock if a signal handler may ask. It is called at once if a
-                stop was asked for already. What it raises is reported, and the other callbacks are called all the
-                same.
+            callback: A short function. If a signal handler may ask for a stop, it must take no lock. It is called
+                at once if a stop was asked for already. An exception that it raises is reported, and the other
+                callbacks are still called.
 
         Returns:
-            A function that takes the callback back.
+            A function that removes the callback.
         """
         remove = self._callbacks.add(callback)
         if self._stopped:
@@ -206,7 +206,7 @@ class Coordinator:
         return remove
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
-        """Wait on this thread, at most `timeout` seconds; return whether a stop was asked for."""
+        """Wait on this thread, at most `timeout` seconds. Return whether a stop was asked for."""
         if self._stopped:
             return True
         gate = Gate()
@@ -228,18 +228,18 @@ class Coordinator:
     # -- what stops together
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Let `join` wait for `thread` too; it may be started later."""
+        """Let `join` wait for `thread`, too. The thread may be started later."""
         for other in list(self._threads):
             if other.ident is not None and not other.is_alive():
                 self._threads.pop(other, None)
         self._threads[thread] = JoinedThread(thread)
 
     def register_task(self, task: asyncio.Task[Any], *, cancel: bool = True) -> None:
-        """Let a stop cancel this task, its failure ask for a stop, and joining wait for it.
+        """Cancel this task at a stop, stop if this task fails, and let `join` wait for it.
 
         Args:
             task: A task of the running event loop.
-            cancel: False for a task that looks at `should_stop()` by itself.
+            cancel: False for a task that calls `should_stop()` itself.
 
         Raises:
             RuntimeError: The task belongs to another event loop.
@@ -275,16 +275,16 @@ class Coordinator:
         stop_grace_period_secs: float = GRACE,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Wait until these threads and all that is registered have ended, then raise what was reported.
+        """Wait until these threads and all registered ones have ended, then raise the first reported exception.
 
         Args:
-            threads: The threads. What is registered after the call is left for the next.
+            threads: The threads. A thread that is registered after the call is left to the next `join`.
             stop_grace_period_secs: Seconds to wait after a stop was asked for; a negative number does not wait.
             ignore_live_threads: True logs what still runs, and does not raise.
 
         Raises:
-            RuntimeError: Something still runs; the message names each with its stack.
-            BaseException: The first exception that was reported, instead.
+            RuntimeError: A thread or task still runs, and no exception was reported. The message has their stacks.
+            BaseException: The first exception that was reported.
         """
         members = self._members(threads or ())
         loop = running_loop()
@@ -310,7 +310,7 @@ class Coordinator:
         stop_grace_period_secs: float = GRACE,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Do as `join`, without blocking the event loop.
+        """Do what `join` does, without blocking the event loop.
 
         `threads` may hold tasks of this loop, too. `stop_grace_period_secs` and `ignore_live_threads` are as for
         `join`.
@@ -380,7 +380,7 @@ class Coordinator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Ask for a stop, join what is registered, raise what was reported first."""
+        """Ask for a stop, join what is registered, and raise the first exception that was reported."""
         self._request(error, trace)
         try:
             self.join(stop_grace_period_secs=self._grace)
@@ -397,7 +397,7 @@ class Coordinator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Ask for a stop, join what is registered, raise what was reported first."""
+        """Ask for a stop, join what is registered, and raise the first exception that was reported."""
         self._request(error, trace)
         try:
             await self.join_async(stop_grace_period_secs=self._grace)
@@ -409,7 +409,7 @@ class Coordinator:
 
 
 def _also_of_tensorflow(cls: type[Any]) -> type[Any]:
-    """Return a class with TensorFlow's coordinator as its last base, or the class itself without TensorFlow."""
+    """Return a class with TensorFlow's coordinator as its last base; the class itself without TensorFlow."""
     theirs = getattr(getattr(sys.modules.get("tensorflow"), "train", None), "Coordinator", None)
     if not isinstance(theirs, type) or issubclass(cls, theirs):
         return cls
@@ -423,7 +423,7 @@ def _both(*bases: type[Any]) -> type[Any]:
 
 
 def _outranks(error: BaseException | None, raised: BaseException) -> bool:
-    """Whether what left the block goes on, and not what joining raised: a cancellation and Ctrl-C always do."""
+    """Return whether to raise the exception of the block, as always for a cancellation and Ctrl-C."""
     return error is raised or (
         error is not None and not isinstance(error, Exception) and isinstance(raised, Exception)
     )
@@ -444,6 +444,6 @@ def _unpack(ex: BaseException | ExcInfo | None) -> tuple[BaseException | None, T
 
 
 def _known(name: str) -> tuple[type[BaseException], ...]:
-    """Return the exceptions of this name of those modules that the program has imported by itself."""
+    """Return the exception classes of this name from the modules that the program has imported itself."""
     modules = (getattr(sys.modules.get("tensorflow"), "errors", None), sys.modules.get("asyncfeed.queues"))
     return tuple(found for module in modules if isinstance(found := getattr(module, name, None), type))

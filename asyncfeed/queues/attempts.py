@@ -1,16 +1,16 @@
 """What the queues do, without tasks, threads or locks.
 
-Whoever wants something of a queue makes an `Attempt` and pushes it. Two lists hold those that wait, one for
-enqueues and closes, one for dequeues. What holds after every call:
+Each operation on a queue is an `Attempt` that is pushed. Two lists hold the attempts that wait, one for enqueues
+and closes, one for dequeues. These rules hold after every call:
 
-- Only the first attempt of a list makes progress; those behind it wait, whatever they ask for.
-- Neither first attempt could make progress: whatever can happen has happened.
-- An element is in the store, in `taken` of one dequeue, or in nobody's hand yet: never twice, never nowhere.
+- Only the first attempt of a list makes progress. Those behind it wait, whatever they ask for.
+- Neither first attempt can make progress: everything that can happen has happened.
+- An element is in one place: not entered yet, in the store, or in `taken` of one dequeue. None is lost or doubled.
 - Only the first dequeue holds elements. Withdrawing it puts them back where they came from.
 - A close waits in line behind the enqueues that came before it; after it, `closed` never changes back.
 - A finished attempt has either its whole effect or an `error`, and is in no list.
 
-Every call returns the attempts that it has finished; the caller wakes whoever waits for them. The rules are those
+Every call returns the attempts that it has finished. The caller wakes their owners. The rules are those
 of TensorFlow's queue kernels (`QueueBase` and its four classes).
 """
 
@@ -32,12 +32,12 @@ class OutOfRangeError(AsyncfeedError):
 
 
 def nobody() -> bool:
-    """Wake nobody: the attempt was finished at once, or its owner looks by itself."""
+    """Wake no owner: the attempt was finished at once, or its owner checks it itself."""
     return True
 
 
 class Attempt:
-    """Something that is wanted of a queue, and how it went."""
+    """One operation on a queue, and its outcome."""
 
     __slots__ = ("error", "finished", "wake")
 
@@ -45,7 +45,7 @@ class Attempt:
         self.error: Exception | None = None
         self.finished = False
         self.wake: Callable[[], object] = nobody
-        """Called once when it has finished; returns False where its owner is gone for good."""
+        """Called once when the attempt has finished. It returns False if its owner's loop is closed."""
 
     def fail(self, error: Exception) -> None:
         """Finish with an error and no effect."""
@@ -54,7 +54,7 @@ class Attempt:
 
 
 class Enqueue(Attempt):
-    """Bring some elements in, one after the other as there is room."""
+    """Add elements one by one when there is room."""
 
     __slots__ = ("elements", "entered")
 
@@ -62,7 +62,7 @@ class Enqueue(Attempt):
         super().__init__()
         self.elements = elements
         self.entered = 0
-        """How many are in the queue already; they stay there whatever happens to the attempt."""
+        """Number of elements that have entered. They stay in the queue, whatever happens to the attempt."""
         self.finished = not elements
 
 
@@ -73,7 +73,7 @@ class Close(Attempt):
 
 
 class Dequeue(Attempt):
-    """Take `count` elements out; with `up_to`, fewer where the queue is closed and has no more."""
+    """Take `count` elements. With `up_to`, take fewer if the queue is closed and has no more."""
 
     __slots__ = ("count", "taken", "up_to")
 
@@ -107,25 +107,31 @@ class Attempts:
         self.enqueues: deque[Attempt] = deque()
         self.dequeues: deque[Dequeue] = deque()
 
-    # -- the short way, for one element while nobody waits in the same line
+    # -- the fast path, for one element while no attempt waits in the same list
 
     def put(self, element: Element) -> bool:
-        """Bring in one element if that needs no waiting; `flush` where dequeues wait. False: push an attempt."""
+        """Add one element, or return False if an attempt must be pushed.
+
+        If dequeues wait, call `flush` after it.
+        """
         if self.closed or (self.capacity is not None and len(self.store) >= self.capacity):
-            return False  # where enqueues wait, it is full
+            return False  # if enqueues wait, the queue is full
         self.store.put(element)
         return True
 
     def take(self) -> Element | None:
-        """Take one element if that needs no waiting; `flush` where enqueues wait. None: push an attempt."""
+        """Take one element, or return None if an attempt must be pushed.
+
+        If enqueues wait, call `flush` after it.
+        """
         if self.dequeues or len(self.store) <= (0 if self.closed else self.keep):
             return None
         return self.store.take()
 
-    # -- the long way
+    # -- all other cases
 
     def push(self, attempt: Attempt) -> list[Attempt]:
-        """Add an attempt to its line."""
+        """Add an attempt to its list."""
         if attempt.finished:
             return [attempt]
         if isinstance(attempt, Dequeue):
@@ -137,7 +143,7 @@ class Attempts:
     def would_finish(self, attempt: Attempt) -> bool:
         """Return whether `push` would finish it at once. Nothing changes."""
         line = self.dequeues if isinstance(attempt, Dequeue) else self.enqueues
-        if attempt.finished or line:  # only the first of a line gets anywhere
+        if attempt.finished or line:  # only the first of a list makes progress
             return attempt.finished
         rehearsal = Attempts(
             Counted(len(self.store)), name=self.name, capacity=self.capacity, keep=self.keep, whole=self.whole
@@ -153,9 +159,9 @@ class Attempts:
         return stand_in in rehearsal.push(stand_in)
 
     def withdraw(self, attempt: Attempt) -> list[Attempt]:
-        """Take an attempt back: one that still waits, or one that has finished but that nobody has heard of.
+        """Withdraw an attempt that still waits, or that has finished without its owner having seen it.
 
-        A dequeue puts back what it took. One element that was enqueued leaves again if it is still there; of
+        A dequeue puts its elements back. A single enqueued element is removed if it is still in the queue. Of
         several, those that have entered stay.
         """
         if isinstance(attempt, Dequeue):
@@ -171,7 +177,7 @@ class Attempts:
         return self.flush()
 
     def cut(self) -> list[Attempt]:
-        """Close at once; whoever waits to enqueue, or to close, fails."""
+        """Close at once. Enqueues and closes that wait fail."""
         self.closed = True
         pending, self.enqueues = self.enqueues, deque()
         for attempt in pending:
@@ -182,7 +188,7 @@ class Attempts:
         return [*pending, *self.flush()]
 
     def flush(self) -> list[Attempt]:
-        """Do whatever can be done."""
+        """Advance both lists until neither first attempt makes progress."""
         finished: list[Attempt] = []
         progress = True
         while progress:
@@ -200,7 +206,7 @@ class Attempts:
         return finished
 
     def _advance(self, attempt: Attempt) -> bool:
-        """Go on with the first enqueue or close; return whether that changed anything."""
+        """Advance the first enqueue or close. Return whether that changed anything."""
         if self.closed:
             attempt.fail(ClosedError(f"{self.name} is closed"))
         elif not isinstance(attempt, Enqueue):
@@ -217,7 +223,7 @@ class Attempts:
         return True
 
     def _draw(self, attempt: Dequeue) -> bool:
-        """Go on with the first dequeue; return whether that changed anything."""
+        """Advance the first dequeue. Return whether that changed anything."""
         missing = attempt.count - len(attempt.taken)
         there = len(self.store)
         if self.closed and there < missing:  # nothing more will come: put back, and take what there is or fail

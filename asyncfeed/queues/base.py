@@ -1,10 +1,12 @@
-"""The queue that tasks and threads use: the attempts under a lock, and how their owners wait.
+"""The queue that tasks and threads use: attempts under a lock, and how the owner of an attempt waits for it.
 
-An attempt is finished by whoever makes it possible, on whatever thread: then its owner is woken, a task by its
-future and a thread by its lock. Whether an attempt has finished is decided under the queue's lock alone, so a
-cancellation, a time-out and Ctrl-C come before that or after it. Before, the attempt is withdrawn and had no
-effect. After, a time-out returns the result after all; what a cancelled task or an interrupted thread was just
-being given goes back to where it came from.
+Each operation is an attempt. The operation that makes a waiting attempt possible also finishes it, on its own
+thread. Then it wakes the owner of the attempt: a task by a future, a thread by a lock.
+
+An attempt becomes finished only under the queue's lock. So a cancellation, a time-out or Ctrl-C comes before that
+or after it. Before it, the attempt is withdrawn and has no effect. After it, a time-out still returns the result.
+If the task was cancelled or the thread interrupted after it, the elements that the attempt took go back into the
+queue.
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ from asyncfeed.queues.stores import Element, Store
 
 
 class QueueBase:
-    """What the four queues have in common: see `FIFOQueue`.
+    """The base of the four queues: see `FIFOQueue`.
 
-    Every operation comes three times: for tasks (`await q.enqueue(x)`), for threads (`q.enqueue_blocking(x,
-    timeout=None)`, which raises `TimeoutError`), and without waiting (`q.enqueue_nowait(x)`, which raises
-    `asyncio.QueueFull` or `asyncio.QueueEmpty` and has no effect where it would have to wait). One queue serves
-    tasks of several loops and threads at the same time. Its methods take a lock, so none of them may be called
-    by a signal handler or a finalizer, which may have interrupted another: let those use
-    `loop.call_soon_threadsafe(queue.close_nowait)`.
+    Every operation has three forms:
+
+    * for tasks: `await q.enqueue(x)`;
+    * for threads: `q.enqueue_blocking(x, timeout=None)`, which raises `TimeoutError`;
+    * without waiting: `q.enqueue_nowait(x)`. If it would have to wait, it raises `asyncio.QueueFull` or
+      `asyncio.QueueEmpty` and has no effect.
+
+    One queue serves tasks of several loops and threads at the same time. Its methods take a lock. So a signal
+    handler or a finalizer must not call them: it may have interrupted a method that holds the lock. Use
+    `loop.call_soon_threadsafe(queue.close_nowait)` there.
     """
 
     def __init__(
@@ -50,7 +56,7 @@ class QueueBase:
 
     @property
     def name(self) -> str:
-        """What error messages call the queue."""
+        """The name of the queue in error messages."""
         return self._name
 
     @property
@@ -60,7 +66,7 @@ class QueueBase:
 
     @property
     def shapes(self) -> list[Shape] | None:
-        """The shape of each component, None where sizes vary; None in place of the list if they are not known."""
+        """The shape of each component, with None for sizes that vary. None if the shapes are not known."""
         return None if self._elements.shapes is None else list(self._elements.shapes)
 
     @property
@@ -69,7 +75,7 @@ class QueueBase:
         return None if self._elements.names is None else list(self._elements.names)
 
     def size(self) -> int:
-        """Return how many elements are in the queue: not those that a waiting `dequeue_many` has collected."""
+        """Return how many elements are in the queue, without those that a waiting `dequeue_many` has collected."""
         return len(self._attempts.store)
 
     __len__ = size
@@ -79,7 +85,7 @@ class QueueBase:
         return True
 
     def is_closed(self) -> bool:
-        """Return whether the queue is closed: not yet while a `close` waits for pending enqueues."""
+        """Return whether the queue is closed. It is still open while a `close` waits for pending enqueues."""
         return self._attempts.closed
 
     def __repr__(self) -> str:
@@ -90,44 +96,50 @@ class QueueBase:
     async def enqueue(self, value: Any) -> None:
         """Add one element, after waiting for room.
 
-        A list or tuple holds the components; a queue of one component also takes the bare array; one with names
-        takes a dict. Arrays of the right dtype are not copied, so do not write into them afterwards. Raises
-        `ClosedError` where the queue is closed, now or while this waits with `cancel_pending_enqueues`;
-        `ValueError` and `TypeError` for what is no element. Cancelled, it leaves nothing in the queue, unless
-        somebody has taken the element in that very moment.
+        A list or tuple holds the components. A queue of one component also takes the bare array. A queue with
+        names takes a dict. Arrays of the right dtype are not copied, so do not write into them afterwards.
+
+        If the call is cancelled, the element is not in the queue, unless a consumer took it in that very moment.
+
+        Raises:
+            ClosedError: The queue is closed, or it was closed with `cancel_pending_enqueues` during the wait.
+            ValueError: The value is no element of this queue; also a TypeError.
         """
         element = self._elements.one(value)
         if not self._put(element):
             await self._wait(Enqueue([element]))
 
     def enqueue_blocking(self, value: Any, timeout: float | None = None) -> None:
-        """Do what `enqueue` does from a thread; `TimeoutError` after `timeout` seconds."""
+        """Do what `enqueue` does, for a thread. Raise `TimeoutError` after `timeout` seconds."""
         element = self._elements.one(value)
         _refuse_loop("enqueue")
         if not self._put(element):
             self._block(Enqueue([element]), timeout)
 
     def enqueue_nowait(self, value: Any) -> None:
-        """Do what `enqueue` does now, or raise `asyncio.QueueFull`."""
+        """Do what `enqueue` does, without waiting. Raise `asyncio.QueueFull` if there is no room."""
         element = self._elements.one(value)
         if not self._put(element):
             self._now(Enqueue([element]))
 
     async def enqueue_many(self, values: Any) -> None:
-        """Add the elements in a batch: slices of each component along its first axis, in order.
+        """Add the elements of a batch: slices of each component along its first axis, in order.
 
-        They enter one by one as there is room, so a batch may be larger than the capacity. Those that have
-        entered stay, whatever happens to the rest. The slices are views. A batch of none never waits or fails.
+        The elements enter one by one when there is room, so a batch may be larger than the capacity. Elements that
+        have entered stay, whatever happens to the rest. The slices are views. An empty batch never waits or fails.
         """
         await self._wait(Enqueue(self._elements.many(values)))
 
     def enqueue_many_blocking(self, values: Any, timeout: float | None = None) -> None:
-        """Do what `enqueue_many` does from a thread; the `TimeoutError` says how many have entered."""
+        """Do what `enqueue_many` does, for a thread. The `TimeoutError` says how many elements have entered."""
         _refuse_loop("enqueue_many")
         self._block(Enqueue(self._elements.many(values)), timeout)
 
     def enqueue_many_nowait(self, values: Any) -> None:
-        """Add the whole batch now, or nothing of it and raise `asyncio.QueueFull`."""
+        """Add the whole batch now.
+
+        If there is not room for all of it, add nothing and raise `asyncio.QueueFull`.
+        """
         self._now(Enqueue(self._elements.many(values)))
 
     # -- dequeue
@@ -135,9 +147,14 @@ class QueueBase:
     async def dequeue(self) -> Any:
         """Remove one element and return it, after waiting for one.
 
-        Returns a tuple of arrays, one for each component; the bare array where there is one; a dict where there
-        are names. Raises `OutOfRangeError` where the queue is closed and has nothing left. Cancelled, it takes
-        nothing.
+        If the call is cancelled, it takes nothing.
+
+        Returns:
+            A tuple of arrays, one for each component. The bare array if there is one component. A dict if the
+            queue has names.
+
+        Raises:
+            OutOfRangeError: The queue is closed and empty.
         """
         element = self._take()
         if element is None:
@@ -145,7 +162,7 @@ class QueueBase:
         return self._elements.shown(element)
 
     def dequeue_blocking(self, timeout: float | None = None) -> Any:
-        """Do what `dequeue` does from a thread; `TimeoutError` after `timeout` seconds."""
+        """Do what `dequeue` does, for a thread. Raise `TimeoutError` after `timeout` seconds."""
         _refuse_loop("dequeue")
         element = self._take()
         if element is None:
@@ -153,7 +170,7 @@ class QueueBase:
         return self._elements.shown(element)
 
     def dequeue_nowait(self) -> Any:
-        """Do what `dequeue` does now, or raise `asyncio.QueueEmpty`."""
+        """Do what `dequeue` does, without waiting. Raise `asyncio.QueueEmpty` if there is no element."""
         element = self._take()
         if element is None:
             element = self._now(Dequeue(1))[0]
@@ -162,35 +179,39 @@ class QueueBase:
     async def dequeue_many(self, n: int) -> Any:
         """Remove `n` elements and return them as a batch, stacked along a new first axis.
 
-        It collects them as they come, and dequeues that come later wait behind it. Raises `OutOfRangeError`
-        where the queue is closed with fewer left; what was collected goes back, for others to take. `n` = 0 gives
-        an empty batch at once. The shapes of the components must be known.
+        It collects the elements as they arrive. Later dequeues wait until it has finished. `n` = 0 gives an empty
+        batch at once. The shapes of the components must be known.
+
+        Raises:
+            OutOfRangeError: The queue is closed and has fewer elements left. Those that were collected go back
+                into the queue.
         """
         return self._elements.stacked(await self._wait(self._several(n, up_to=False)))
 
     def dequeue_many_blocking(self, n: int, timeout: float | None = None) -> Any:
-        """Do what `dequeue_many` does from a thread; `TimeoutError` after `timeout` seconds."""
+        """Do what `dequeue_many` does, for a thread. Raise `TimeoutError` after `timeout` seconds."""
         _refuse_loop("dequeue_many")
         return self._elements.stacked(self._block(self._several(n, up_to=False), timeout))
 
     def dequeue_many_nowait(self, n: int) -> Any:
-        """Do what `dequeue_many` does now, or take nothing and raise `asyncio.QueueEmpty`."""
+        """Do what `dequeue_many` does, without waiting. If there are fewer, take none and raise `QueueEmpty`."""
         return self._elements.stacked(self._now(self._several(n, up_to=False)))
 
     async def dequeue_up_to(self, n: int) -> Any:
-        """Do what `dequeue_many` does; where the queue is closed with fewer left, return those.
+        """Do what `dequeue_many` does. If the queue is closed and has fewer elements left, return those.
 
-        Raises `OutOfRangeError` where the queue is closed with nothing left.
+        Raises:
+            OutOfRangeError: The queue is closed and empty.
         """
         return self._elements.stacked(await self._wait(self._several(n, up_to=True)))
 
     def dequeue_up_to_blocking(self, n: int, timeout: float | None = None) -> Any:
-        """Do what `dequeue_up_to` does from a thread; `TimeoutError` after `timeout` seconds."""
+        """Do what `dequeue_up_to` does, for a thread. Raise `TimeoutError` after `timeout` seconds."""
         _refuse_loop("dequeue_up_to")
         return self._elements.stacked(self._block(self._several(n, up_to=True), timeout))
 
     def dequeue_up_to_nowait(self, n: int) -> Any:
-        """Do what `dequeue_up_to` does now, or take nothing and raise `asyncio.QueueEmpty`."""
+        """Do what `dequeue_up_to` does, without waiting. If it had to wait, take none and raise `QueueEmpty`."""
         return self._elements.stacked(self._now(self._several(n, up_to=True)))
 
     def __aiter__(self) -> Self:
@@ -205,11 +226,11 @@ class QueueBase:
             raise StopAsyncIteration from None
 
     def __iter__(self) -> Self:
-        """Return the queue itself: iterating dequeues, for a thread, until it is closed and empty."""
+        """Return the queue itself: iterating dequeues until it is closed and empty. This blocks the thread."""
         return self
 
     def __next__(self) -> Any:
-        """Return the next element; waits for it in a thread."""
+        """Return the next element. This blocks the thread until there is one."""
         try:
             return self.dequeue_blocking()
         except OutOfRangeError:
@@ -218,11 +239,11 @@ class QueueBase:
     # -- close
 
     async def close(self, cancel_pending_enqueues: bool = False) -> None:
-        """Close the queue: nothing more comes in, and what is in it can still be taken.
+        """Close the queue: no element enters any more, and the elements in it can still be taken.
 
-        Enqueues that wait already are waited for, and the queue is open till they have entered; with
-        `cancel_pending_enqueues` they fail with `ClosedError` instead, and it closes at once. Closing a closed
-        queue raises `ClosedError`, but never with `cancel_pending_enqueues`.
+        Enqueues that wait already enter first, and the queue stays open until they have. With
+        `cancel_pending_enqueues` they fail with `ClosedError` instead, and the queue closes at once. Closing a
+        closed queue raises `ClosedError`, but never with `cancel_pending_enqueues`.
         """
         if cancel_pending_enqueues:
             self._cut()
@@ -230,7 +251,10 @@ class QueueBase:
             await self._wait(Close())
 
     def close_blocking(self, cancel_pending_enqueues: bool = False, timeout: float | None = None) -> None:
-        """Do what `close` does from a thread; after `timeout` seconds, `TimeoutError`, and it stays open."""
+        """Do what `close` does, for a thread.
+
+        After `timeout` seconds raise `TimeoutError`; the queue stays open.
+        """
         if cancel_pending_enqueues:
             self._cut()
         else:
@@ -238,7 +262,7 @@ class QueueBase:
             self._block(Close(), timeout)
 
     def close_nowait(self, cancel_pending_enqueues: bool = False) -> None:
-        """Do what `close` does, without waiting: the queue closes once the pending enqueues have entered."""
+        """Do what `close` does, without waiting. The queue closes when the pending enqueues have entered."""
         if cancel_pending_enqueues:
             self._cut()
         else:
@@ -293,7 +317,7 @@ class QueueBase:
 
     def _wake(self, finished: list[Attempt]) -> None:
         for attempt in finished:
-            if attempt.wake() is False:  # its loop is closed: what it was given is for others
+            if attempt.wake() is False:  # its loop is closed, so its elements go back into the queue
                 self._withdraw(attempt)
 
     def _now(self, attempt: Attempt) -> list[Element]:
@@ -305,7 +329,7 @@ class QueueBase:
         return _outcome(attempt)
 
     async def _wait(self, attempt: Attempt) -> list[Element]:
-        """Push an attempt and wait for it in a task."""
+        """Push an attempt, and wait in a task until it has finished."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         attempt.wake = partial(_wake_task, loop, future)
@@ -318,7 +342,7 @@ class QueueBase:
         return _outcome(attempt)
 
     def _block(self, attempt: Attempt, timeout: float | None) -> list[Element]:
-        """Push an attempt and wait for it in a thread."""
+        """Push an attempt, and wait in a thread until it has finished."""
         done = threading.Lock()
         done.acquire()
         attempt.wake = done.release
@@ -334,7 +358,7 @@ class QueueBase:
         return _outcome(attempt)
 
     def _give_up(self, attempt: Attempt, seconds: float) -> None:
-        """Withdraw an attempt whose time is over, unless it has finished after all."""
+        """Withdraw an attempt after its time-out, unless it has just finished."""
         with self._lock:
             if attempt.finished:
                 return
@@ -353,13 +377,13 @@ def _outcome(attempt: Attempt) -> list[Element]:
 
 
 def _refuse_loop(method: str) -> None:
-    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public one raises, which costs more
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public function raises, which is slower
         raise RuntimeError(f"{method}_blocking would block this thread's event loop: use `await {method}(...)`")
 
 
 def _wake_task(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> bool:
-    """Resolve a task's future on its loop, from wherever this is; return False where the loop has closed."""
-    if asyncio._get_running_loop() is loop:  # noqa: SLF001 - the public one raises where none runs
+    """Resolve a task's future on its loop. Any thread may call this. Return False if the loop is closed."""
+    if asyncio._get_running_loop() is loop:  # noqa: SLF001 - the public function raises if no loop runs
         _resolve(future)
         return True
     with suppress(RuntimeError):
@@ -369,5 +393,5 @@ def _wake_task(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) ->
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():  # cancelled, and its task has not run since
+    if not future.done():  # it is done if it was cancelled and its task has not run since
         future.set_result(None)

@@ -1,4 +1,4 @@
-"""Where the elements of a queue are, and which of them is next: what makes the queues differ."""
+"""The stores of the queues. They hold the elements and decide which is next, which is how the queues differ."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Element: TypeAlias = tuple[Any, ...]
 
 
 class Store(Protocol):
-    """The elements that are in a queue, and which of them is next."""
+    """The elements in a queue, and the rule which of them is next."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of elements."""
 
     def put(self, element: Element, /) -> None:
-        """Add one."""
+        """Add an element."""
 
     def take(self) -> Element:
-        """Remove the next one."""
+        """Remove and return the next element."""
 
     def give_back(self, elements: Sequence[Element], /) -> None:
-        """Put back what was taken, so that it is taken again before everything else, in the same order."""
+        """Put taken elements back. They are taken again before all others, in the same order."""
 
     def discard(self, element: Element, /) -> None:
         """Remove this very element, if it is there."""
@@ -42,13 +42,13 @@ class First(deque[Element]):
         self.extendleft(reversed(elements))
 
     def discard(self, element: Element) -> None:
-        """Remove this very element, if it is there; it is looked for from the end."""
+        """Remove this very element, if it is there. The search begins at the end."""
         if (place := _place(reversed(self), element)) is not None:
             del self[len(self) - 1 - place]
 
 
 class Shuffled(list[Element]):
-    """Any of them, each as likely as the others."""
+    """A random element first, each with the same probability."""
 
     put = list.append
 
@@ -57,13 +57,13 @@ class Shuffled(list[Element]):
         self._random = random.Random(seed).random  # noqa: S311 - it shuffles, it hides nothing
 
     def take(self) -> Element:
-        """Remove one; the last takes its place, so nothing else moves."""
+        """Remove a random element. The last one takes its place, so no other element moves."""
         place = int(self._random() * len(self))
         self[place], self[-1] = self[-1], self[place]
         return self.pop()
 
     def give_back(self, elements: Sequence[Element]) -> None:
-        """Put elements back; what is next is drawn anew."""
+        """Put elements back. The next one is drawn again."""
         self.extend(elements)
 
     def discard(self, element: Element) -> None:
@@ -81,7 +81,7 @@ class Sorted:
         self._front = itertools.count(-1, -1)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of elements."""
         return len(self._heap)
 
     def put(self, element: Element) -> None:
@@ -111,7 +111,7 @@ class Counted:
         self._size = size
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of elements."""
         return self._size
 
     def put(self, element: Element) -> None:
