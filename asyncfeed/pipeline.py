@@ -1,4 +1,4 @@
-"""Pipeline: the description of what is read, and how it becomes batches."""
+"""Pipeline: the description of an input pipeline, from its source to its batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Pipeline(Outputs, Calling[T_co]):
-    """A description of an input pipeline; nothing is read before it is opened or iterated.
+    """A description of an input pipeline. Nothing is read before it is opened or iterated.
 
     A pipeline is immutable: each method returns a new pipeline, so pipelines can share a prefix. Two pipelines are
     equal if they are written the same. Iterating a pipeline runs it once: `for` runs it on a background thread,
@@ -43,7 +43,7 @@ class Pipeline(Outputs, Calling[T_co]):
     # -- order
 
     def shuffle(self, *, seed: int = 0, buffer: int | None = None, reshuffle: bool = True) -> Pipeline[T_co]:
-        """Put the items of each epoch in a random order, a new one for each epoch.
+        """Put the items of each epoch in a random order. Each epoch has a new order.
 
         Args:
             seed: Decides the order, together with the epoch and the number of random stages before this one.
@@ -56,8 +56,8 @@ class Pipeline(Outputs, Calling[T_co]):
             PipelineError: There is no `buffer`, and the items cannot be reached by number.
 
         Order:
-            The same in every program with the same description. Iterating a pipeline again is epoch 0 again:
-            `epochs(n)` counts epochs.
+            The order is the same in every program with the same description. Iterating a pipeline again repeats
+            epoch 0. `epochs(n)` counts epochs.
 
         Memory:
             A permutation is computed and not stored, and needs no start-up time. A buffer holds up to `buffer`
@@ -71,7 +71,7 @@ class Pipeline(Outputs, Calling[T_co]):
         return self.then(Shuffle(seed=seed, buffer=buffer, reshuffle=reshuffle))
 
     def repeat(self, count: int | None = None) -> Pipeline[T_co]:
-        """Go through everything above `count` times, or without end.
+        """Run the stages before this one for `count` epochs, or without end.
 
         Args:
             count: Number of epochs. None repeats without end.
@@ -80,8 +80,8 @@ class Pipeline(Outputs, Calling[T_co]):
             PipelineError: The source is an iterator, which can be read only once.
 
         Order:
-            Stages above see where an epoch ends, stages below do not: `repeat().batch()` makes batches across
-            epochs, `batch().repeat()` does not. Reading ahead never pauses between epochs.
+            Stages before `repeat` see where an epoch ends, stages after it do not. So `repeat().batch()` makes
+            batches across epochs, and `batch().repeat()` does not. Reading ahead never pauses between epochs.
 
         Example:
             >>> import asyncfeed as af
@@ -94,7 +94,7 @@ class Pipeline(Outputs, Calling[T_co]):
         """Keep the first `count` items of each epoch.
 
         Order:
-            After a `shuffle` these are other items in each epoch. For a part that stays the same use `split`, or
+            After a `shuffle` each epoch keeps other items. To keep the same items in all epochs use `split`, or
             `shuffle(reshuffle=False)`.
 
         Example:
@@ -108,7 +108,7 @@ class Pipeline(Outputs, Calling[T_co]):
         """Leave out the first `count` items of each epoch.
 
         Order:
-            After a `shuffle` these are other items in each epoch; see `take`.
+            After a `shuffle` each epoch leaves out other items; see `take`.
 
         Example:
             >>> import asyncfeed as af
@@ -183,7 +183,7 @@ class Pipeline(Outputs, Calling[T_co]):
     # -- flow
 
     def prefetch(self, count: int) -> Pipeline[T_co]:
-        """Keep up to `count` items ready here; as the last stage, for the consumer.
+        """Keep up to `count` items ready at this place. As the last stage it keeps them for the consumer.
 
         Example:
             >>> import asyncfeed as af
@@ -195,7 +195,7 @@ class Pipeline(Outputs, Calling[T_co]):
     # -- stages of your own
 
     def then(self, node: Node) -> Pipeline[Any]:
-        """Add a stage of your own: every other method adds its stage this way.
+        """Add a stage of your own. Every other method adds its stage in this way.
 
         Args:
             node: The stage. `asyncfeed.stages` has what a stage is made of; `docs/extending.md` shows how to write

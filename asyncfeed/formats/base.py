@@ -1,10 +1,12 @@
-"""What a decoder is: bytes in, samples out. It opens nothing.
+"""A decoder turns the bytes of a file into samples. It opens nothing.
 
-A decoder says what it is:
+The methods that a decoder has say what it can do:
 
 * `Decoder.decode`: the bytes of a whole file are one sample (`text`, `json`, `npz`).
-* `Decoder.probe`: the first bytes say what array follows: files are read straight into a batch (`npy`, `raw`).
-* `Decoder.layout`: one file says where in all files like it the arrays are, for the same (`npz`).
+* `Decoder.probe`: the first bytes tell which array follows. Files are then read straight into a batch (`npy`,
+  `raw`).
+* `Decoder.layout`: one file tells where the arrays are in all files like it. Files are then read straight into a
+  batch, too (`npz`).
 * `StreamDecoder.samples`: a file holds many samples, one after the other (`lines`), for `flat_map`.
 """
 
@@ -25,70 +27,71 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 Data = bytes | bytearray | memoryview | Bytes
-"""The contents of a file, as a decoder is called with them."""
+"""The contents of a file, as arguments of a decoder."""
 
 
 class Header(NamedTuple):
-    """What the first bytes of a file say about the array that follows."""
+    """The array that follows the first bytes of a file, as these bytes describe it."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran_order: bool
     offset: int
-    """Where the array starts, in bytes from the start of the file."""
+    """Start of the array, in bytes from the start of the file."""
     nbytes: int
-    """How many bytes the array takes."""
+    """Size of the array in bytes."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the arrays are in one file, and in all that are laid out like it.
+    """The positions of the arrays in one file, and in all files that are laid out like it.
 
-    Another file of the same size decodes to arrays of the same shapes and dtypes, at the same places, if all
-    its bytes are the same but for those of the arrays and of `loose`, and the checksums are right.
+    Another file of the same size has arrays of the same shapes and dtypes at the same positions if two things
+    hold: all its bytes outside of the arrays and of `loose` are the same, and its checksums are right.
     """
 
     headers: dict[str, Header]
     """The arrays by name, in the order of the sample."""
     loose: tuple[tuple[int, int], ...]
-    """From where to where other files may differ: what nobody reads, and the checksums."""
+    """Ranges of bytes in which other files may differ: unused bytes, and the checksums."""
     sums: tuple[tuple[int, int], ...]
-    """For each array where its CRC-32 stands in the file, and that of the bytes before it that it counts in."""
+    """For each array the position of its CRC-32, and the CRC-32 of the bytes before the array that it includes."""
 
 
 @dataclass(frozen=True)
 class Decoder(Generic[T_co]):
     """Turns the bytes of a file into a sample.
 
-    Subclasses are frozen dataclasses, equal when they are configured equally, and can be pickled. `decode`
-    runs on many threads at once and keeps nothing between calls. It owns the buffer it is given, so an array
-    may be a view of it. Whatever the bytes are, it allocates no more than they justify, runs no code found
-    in them, and raises `Corrupt` naming the file where they are not what the format asks for.
+    Subclasses are frozen dataclasses that can be pickled. Decoders with equal fields are equal.
 
-    Two kinds of decoder have their files read straight into their place in a batch, so that the sample never
-    exists on its own: one that can say from the first bytes what array follows overrides `probe`, and one that
-    can say from a whole file where in others like it the arrays are overrides `layout`.
+    `decode` runs on many threads at once and keeps nothing between calls. It owns the buffer that it is given, so
+    an array may be a view of the buffer. For any bytes it allocates no more memory than they justify, and runs no
+    code found in them. If the bytes are not what the format asks for, it raises `Corrupt` and names the file.
+
+    Two kinds of decoder have their files read straight into their place in a batch, so that no sample exists on
+    its own. One kind can tell from the first bytes which array follows: it overrides `probe`. The other can tell
+    from one whole file where the arrays are in files like it: it overrides `layout`.
     """
 
     name: ClassVar[str]
     probes: ClassVar[bool] = False
-    """Whether `probe` is there."""
+    """Whether the decoder has `probe`."""
     lays_out: ClassVar[bool] = False
-    """Whether `layout` is there."""
+    """Whether the decoder has `layout`."""
     packs: ClassVar[bool] = False
-    """Whether a file may hold far more than its size says; then `unpacked` is there."""
+    """Whether a sample may be far larger than its file. Then the decoder has `unpacked`."""
 
     def probe(self, head: Bytes, file: File) -> Header:
-        """Return what follows the first bytes of a file.
+        """Return a description of the array that follows the first bytes of a file.
 
         Args:
-            head: As many bytes as a header may take, or fewer.
-            file: The file they are of, for errors.
+            head: The first bytes: as many as a header may take, or fewer.
+            file: The file, for errors.
         """
         raise NotImplementedError
 
     def layout(self, buffer: Bytes, file: File) -> Layout | None:
-        """Return how a file is laid out; None if its arrays cannot be read without decoding.
+        """Return the layout of a file; None if its arrays cannot be read without decoding.
 
         Args:
             buffer: The whole contents of the file.
@@ -100,7 +103,7 @@ class Decoder(Generic[T_co]):
         raise NotImplementedError
 
     def unpacked(self, opened: BinaryIO, file: File) -> int:
-        """Return how many bytes the sample in a file will take, without unpacking it. Blocks.
+        """Return the size in bytes of the sample in a file, without unpacking it. This blocks.
 
         Args:
             opened: The opened file.
@@ -116,7 +119,7 @@ class Decoder(Generic[T_co]):
         raise NotImplementedError
 
     def __call__(self, data: Data, /) -> T_co:
-        r"""Return the sample in these bytes of a file that was read elsewhere.
+        r"""Return the sample in the contents of a file that you have read yourself.
 
         Args:
             data: The contents of a file.
@@ -137,25 +140,25 @@ class Decoder(Generic[T_co]):
 
 @dataclass(frozen=True)
 class StreamDecoder(Generic[T_co]):
-    """Turns the bytes of a file into many samples, of which only a few are in memory at a time.
+    """Turns the bytes of a file into many samples. Only a few of them are in memory at a time.
 
-    Use it as `files(...).flat_map(decoder)`. Subclasses are frozen dataclasses, equal when they are configured
-    equally, and can be pickled. They write `samples`, which raises `Corrupt` naming the file if the bytes are not
-    what the format asks for.
+    Use it as `files(...).flat_map(decoder)`. Subclasses are frozen dataclasses that can be pickled. Decoders with
+    equal fields are equal. Subclasses define `samples`. If the bytes are not what the format asks for, `samples`
+    raises `Corrupt` and names the file.
 
-    Called with a file or with bytes, it returns an async generator of the samples. The file is closed when the
-    last sample was taken, and when the generator is closed or cancelled.
+    Called with a file or with bytes, a decoder returns an async generator of the samples. The file is closed after
+    the last sample, and when the generator is closed or cancelled.
     """
 
     name: ClassVar[str]
 
     def samples(self, stream: ByteStream) -> AsyncGenerator[T_co]:
-        """Yield the samples of a file. It is an async generator, and may be left before its end."""
+        """Yield the samples of a file. This is an async generator. It may be closed before its end."""
         raise NotImplementedError
 
     async def __call__(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[T_co]:
-        """Yield the samples in a file, or in the contents of one that was read elsewhere."""
-        from asyncfeed.reading.stream import opened  # noqa: PLC0415 - it knows asyncio, and descriptions do not
+        """Yield the samples in a file, or in the contents of a file that you have read yourself."""
+        from asyncfeed.reading.stream import opened  # noqa: PLC0415 - descriptions must not import asyncio
 
         async with opened(source) as stream, aclosing(self.samples(stream)) as samples:
             async for sample in samples:
@@ -175,9 +178,9 @@ def _show(decoder: Any, name: str) -> str:
 
 
 def own_copy(data: Data, decoder: Decoder[Any]) -> Bytes:
-    """Return a copy of the data, which the sample may be a view of.
+    """Return a copy of the data. The sample may be a view of it.
 
-    Raises TypeError, with the line to write, for what is no contents of a file.
+    Raises TypeError, with the line to write, if the data cannot be the contents of a file.
     """
     if isinstance(data, File):
         raise TypeError(f"{decoder!r} takes the bytes of a file, not a File: write files(...).load({decoder!r})")

@@ -1,4 +1,4 @@
-"""What a file is: known by its path, in a store, and not read."""
+"""A `File`: the path, size and version of a file in a store. It is not read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from asyncfeed.reading.reader import Store
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-"""The bytes of a file: one dimension, contiguous, writable, owned by whoever holds it."""
+"""The bytes of a file: one dimension, contiguous, writable. The holder of the array owns them."""
 
 GIVEN = "<bytes>"
-"""What errors call bytes that came from no file."""
+"""The name in errors for bytes that came from no file."""
 
 
 class File:
@@ -24,10 +24,10 @@ class File:
 
     Args:
         path: Where the file is.
-        size: Bytes; None if nobody looked.
-        mtime_ns: When it was last written to, in nanoseconds since 1970; None if nobody looked.
-        etag: The version instead of a time, for files of stores that have one.
-        store: Where the file is; None is the local disk.
+        size: Number of bytes; None if it is not known.
+        mtime_ns: The time of the last write, in nanoseconds since 1970; None if it is not known.
+        etag: The version, for stores that have one instead of a time.
+        store: The store that holds the file; None is the local disk.
 
     Example:
         >>> File("a.npy", 17)
@@ -48,22 +48,22 @@ class File:
         self.path = path
         self.size = size
         self.version: int | str | None = mtime_ns if etag is None else etag
-        """What changes when the file is written to: its `mtime_ns` or its `etag`."""
+        """The value that changes when the file is written to: its `mtime_ns` or its `etag`."""
         self.store = store
 
     @property
     def mtime_ns(self) -> int | None:
-        """When the file was last written to, in nanoseconds since 1970; None if nobody looked."""
+        """The time of the last write, in nanoseconds since 1970; None if it is not known."""
         return self.version if isinstance(self.version, int) else None
 
     @property
     def etag(self) -> str | None:
-        """What its store calls this version of the file; None if that is not known."""
+        """The store's name for this version of the file; None if it is not known."""
         return self.version if isinstance(self.version, str) else None
 
     @property
     def nbytes(self) -> int:
-        """What the file takes in memory before it is read: nothing."""
+        """Bytes that the item takes in memory: 0, because the file is not read."""
         return 0
 
     def __fspath__(self) -> str:

@@ -1,7 +1,7 @@
 """Finding files by pattern, without ever leaving the directory that the pattern names.
 
-The standard `glob` skips what it may not read and follows links anywhere: files would be missing, or come
-from elsewhere, and nobody would be told.
+Python's `glob` skips directories that it may not read, and follows links anywhere. Files would be missing, or come
+from elsewhere, without an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Found = tuple[str, int, int]
 class Boundary:
     """The directory that links may not lead out of, as a real path.
 
-    Memory: one entry per distinct directory asked about. `os.path.realpath` runs once for each.
+    Memory: one entry for each directory that was checked. `os.path.realpath` runs once for each.
     """
 
     def __init__(self, root: str) -> None:
@@ -36,11 +36,11 @@ class Boundary:
         self._parents: dict[str, str] = {}
 
     def holds(self, real: str) -> bool:
-        """Whether a real path lies in the directory, or is it."""
+        """Return whether a real path is the directory, or lies in it."""
         return real == self._top or real.startswith(self._below)
 
     def check(self, path: str) -> None:
-        """Raise where a path leads out of the directory, through a link or through `..`."""
+        """Raise if a path leads out of the directory, through a link or through `..`."""
         parent, name = os.path.split(path)
         if parent not in self._parents:
             self._parents[parent] = os.path.realpath(parent)
@@ -60,26 +60,26 @@ class Boundary:
 
 
 class _Directory(NamedTuple):
-    """A directory yet to be looked at, and the parts of the pattern its entries may match."""
+    """A directory that has not been visited, and the parts of the pattern that its entries may match."""
 
     prefix: str
-    """As it stands before the names in it: empty, or with a slash at the end."""
+    """The text before the names in it: empty, or a path with a slash at its end."""
     real: str
     link: str | None
-    """The link that leads out of the boundary, where one did."""
+    """The link that leads out of the boundary; None if there is none."""
     active: tuple[int, ...]
 
 
 def has_magic(text: str) -> bool:
-    """Whether a text is a pattern rather than a path."""
+    """Return whether a text is a pattern and no path."""
     return _MAGIC.search(text) is not None or _first_braces(text) is not None
 
 
 def alternatives(pattern: str) -> list[str]:
-    """Return the patterns without braces that one with braces stands for, in their order.
+    """Expand the braces of a pattern. Return the resulting patterns in order.
 
-    As in a shell, braces hold at least one comma and may be nested; others stand for themselves, and so does a
-    brace in brackets.
+    As in a shell, braces must hold a comma, and may be nested. Braces without a comma, and braces in brackets, are
+    ordinary characters.
 
     >>> alternatives("{train,val{1,2}}/*.npy")
     ['train/*.npy', 'val1/*.npy', 'val2/*.npy']
@@ -96,7 +96,7 @@ def alternatives(pattern: str) -> list[str]:
 
 def _first_braces(pattern: str) -> tuple[int, list[str], int] | None:
     """Return where the first braces with alternatives open, the alternatives, and what follows; or None."""
-    at = 0 if "{" in pattern and "," in pattern else len(pattern)  # most have none
+    at = 0 if "{" in pattern and "," in pattern else len(pattern)  # most patterns have no braces
     while at < len(pattern):
         if pattern[at] == "{":
             choices, end = _choices(pattern, at)
@@ -107,7 +107,10 @@ def _first_braces(pattern: str) -> tuple[int, list[str], int] | None:
 
 
 def _choices(pattern: str, start: int) -> tuple[list[str], int]:
-    """Return what stands between the commas of the braces that open here, and where they end; or nothing."""
+    """Return the alternatives in the braces that open here, and where the braces end.
+
+    Without a comma return none.
+    """
     depth, at = 0, start
     cuts = [start]
     while at < len(pattern):
@@ -124,17 +127,19 @@ def _choices(pattern: str, start: int) -> tuple[list[str], int]:
 
 
 def _after(pattern: str, at: int) -> int:
-    """Return where the next character is, or what follows the whole `[...]` that begins here."""
+    """Return the position of the next character; if a `[...]` begins here, the position after it."""
     found = _CLASS.match(pattern, at)
     return found.end() if found else at + 1
 
 
 def walk(pattern: str, boundary: Boundary | None, *, optional: bool = False) -> Iterator[Found]:
-    """Go through the regular files that match a pattern, each once, in no particular order.
+    """Yield the regular files that match a pattern, each once, in no particular order.
 
-    Memory: one entry per directory not yet visited. Raises `PipelineError` if nothing matches (unless that is
-    `optional`) or a match lies outside, and what the file system raises for a directory that cannot be read or a
-    link to nothing.
+    Memory: one entry for each directory that is not visited yet.
+
+    Raises:
+        PipelineError: Nothing matches, unless `optional`; or a match lies outside of the boundary.
+        OSError: A directory cannot be read, or a link leads to nothing.
     """
     base, parts = _split(pattern)
     directory = base or "."
@@ -178,14 +183,14 @@ def _step(
     parts: list[str],
     matchers: list[Callable[[str], object]],
 ) -> tuple[bool, tuple[int, ...]]:
-    """Return whether an entry matches the whole pattern, and the parts that what is below it may match."""
+    """Return whether an entry matches the whole pattern, and the parts that entries below it may match."""
     name = entry.name
     last = False
     onward: tuple[int, ...] = ()
     for at in active:
         part = parts[at]
         if part == _RECURSIVE:
-            # As in `pathlib`: not through links, which may lead in circles.
+            # As in `pathlib`, links are not followed, because they may form a circle.
             if name[0] != "." and entry.is_dir(follow_symlinks=False):
                 onward += (at,)
         elif (name[0] != "." or part[0] == ".") and matchers[at](name):
@@ -197,7 +202,7 @@ def _step(
 
 
 def _closure(active: tuple[int, ...], parts: list[str]) -> tuple[int, ...]:
-    """Add to each `**` the part after it, as `**` stands for no directory, too."""
+    """Add the part after each `**`, because `**` also matches no directory at all."""
     return tuple(sorted({*active, *(at + 1 for at in active if parts[at] == _RECURSIVE)}))
 
 
@@ -246,5 +251,5 @@ def nothing(pattern: str, directories: Sequence[str], hint: str = "") -> Pipelin
 
 
 def fixed_part(pattern: str) -> str:
-    """Return the directory that a pattern without braces looks in."""
+    """Return the directory in which the search for a pattern without braces begins."""
     return _split(pattern)[0] or "."

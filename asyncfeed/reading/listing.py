@@ -1,4 +1,4 @@
-"""Listing local files: from paths and patterns to many `File`s, held compactly."""
+"""Lists local files: turns paths and patterns into many `File`s, held compactly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pattern = str | os.PathLike[str]
 
 
 class FileList(Sequence[File]):
-    """Many files, held compactly: 24 bytes each beside the path. A `File` is made when it is asked for.
+    """Many files, held compactly: 24 bytes for each file, beside its path. A `File` is made when it is asked for.
 
     >>> FileList(["a.npy", "b.npy"], [17, 20], [0, 0])[1]
     File('b.npy', 20 bytes)
@@ -38,7 +38,7 @@ class FileList(Sequence[File]):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the files hold together."""
+        """Total size of the files in bytes."""
         return sum(self._sizes)
 
     def pick(self, places: Iterable[int]) -> list[File]:
@@ -74,17 +74,18 @@ class FileList(Sequence[File]):
 def expand(patterns: Pattern | Iterable[Pattern], root: Pattern | None = None) -> FileList:
     """List the files that paths and patterns name.
 
-    A pattern holds `*`, `?` or `[...]`, `{a,b}` for alternatives, or `**` for any number of directories; it
-    matches regular files only,
-    a leading dot only where it is written, and `**` does not go through links to directories. Something
-    that exists just as it is written is a path, whatever its characters. Paths stay where they stand in the
-    list, as often as they stand there; the files of all patterns, sorted and each once, stand at the first
-    pattern.
+    A pattern holds `*`, `?` or `[...]`, `{a,b}` for alternatives, or `**` for any number of directories. It
+    matches regular files only. It matches a leading dot only if the pattern has one. `**` does not follow links to
+    directories. If a file with exactly the given name exists, the name is a path, even if it has wildcards.
 
-    A file found through a link may not lie outside `root`: by default the part of the pattern before its
-    first wildcard. With `root`, paths without wildcards must lie in it, too. Raises `PipelineError` for a
-    description that cannot be meant, `FileNotFoundError` and `IsADirectoryError` for paths. Blocks: one
-    system call per file.
+    Order: a path keeps its position in the list, and may be there several times. The files of all patterns are
+    sorted, without duplicates, and stand at the position of the first pattern.
+
+    A file found through a link may not lie outside `root`. The default of `root` is the part of the pattern before
+    its first wildcard. If `root` is given, paths without wildcards must lie in it, too.
+
+    Raises `PipelineError` for a pattern that cannot be right, `FileNotFoundError` and `IsADirectoryError` for
+    paths. This blocks: it makes one system call for each file.
     """
     texts = [_checked(each) for each in ([patterns] if isinstance(patterns, str | os.PathLike) else patterns)]
     if not texts:
@@ -106,9 +107,9 @@ def expand(patterns: Pattern | Iterable[Pattern], root: Pattern | None = None) -
 
 
 def _literal(text: str, boundary: Boundary | None) -> Found | None:
-    """Return the file of this very name, or None if there is none and the name is a pattern."""
+    """Return the file of exactly this name. Return None if there is none and the name is a pattern."""
     try:
-        # The literal name first: a list of real paths may well hold brackets.
+        # The literal name first, because real paths may hold brackets.
         status = os.stat(text)  # noqa: PTH116 - a Path object per file costs more than the call
     except (FileNotFoundError, NotADirectoryError) as error:
         if not has_magic(text):
@@ -126,8 +127,9 @@ def _literal(text: str, boundary: Boundary | None) -> Found | None:
 def _matching(pattern: str, boundary: Boundary | None) -> Iterable[Found]:
     """Return the files that a pattern matches, each once.
 
-    Of several alternatives in braces one may match nothing, as .jpeg in "*.{jpg,jpeg}". Its directory must be
-    there, though, and so must a file that it names without a wildcard: nobody would miss what is left out.
+    If there are several alternatives in braces, one of them may match nothing, as .jpeg in "*.{jpg,jpeg}". But its
+    directory must exist, and so must a file that an alternative names without a wildcard. Otherwise files could be
+    missing without a word.
     """
     choices = alternatives(pattern)
     if len(choices) == 1:
@@ -142,7 +144,7 @@ def _matching(pattern: str, boundary: Boundary | None) -> Iterable[Found]:
 
 
 def _checked(given: object) -> str:
-    """Return a path as text, or raise where it cannot be one of a local file."""
+    """Return a path as text. Raise if it cannot be the path of a local file."""
     text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
     if not isinstance(text, str):
         raise PipelineError(f"files: a path must be a str or an os.PathLike of str, not {given!r}")

@@ -23,8 +23,8 @@ T = TypeVar("T")
 class LocalReader(Reader):
     """Reads local files.
 
-    It keeps no descriptor between calls. What it keeps is whether reads have to wait for the disk, so a run has
-    one for all its stages.
+    It keeps no descriptor between calls. It remembers whether reads wait for the disk, so all stages of a run
+    share one reader.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class LocalReader(Reader):
         return [_try(_look, file) for file in files]
 
     def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
-        """Return whole files: four system calls for each that is read in one go."""
+        """Return whole files. A file that one call reads completely takes four system calls."""
         outcomes: list[Bytes | Exception] = []
         for file in files:
             try:
                 outcomes.append(_read(file))
-            except Exception as error:  # noqa: BLE001 - it is the outcome, whatever it is
+            except Exception as error:  # noqa: BLE001 - any exception is an outcome
                 outcomes.append(error.with_traceback(None))
         return outcomes
 
@@ -59,7 +59,7 @@ class LocalReader(Reader):
             os.close(fd)
 
     def read_into(self, files: Sequence[File], into: Sequence[Buffers]) -> list[Exception | None]:
-        """Read whole files into memory that is there; some are opened ahead if reads wait for the disk."""
+        """Read whole files into given memory. If reads wait for the disk, some files are opened ahead."""
         outcomes: list[Exception | None] = []
         with closing(self._opener.open(files)) as opened:
             for file, fd, buffers in zip(files, opened, into, strict=True):
@@ -69,7 +69,7 @@ class LocalReader(Reader):
                 try:
                     status = os.fstat(fd)
                     size = sum(map(len, buffers))
-                    # A call for each of these is dear: it is most of what a small file costs beside its reads.
+                    # Inlined, because a function call here is most of the cost of a small file beside its reads.
                     if (
                         status.st_size == size
                         and (file.version is None or file.version == status.st_mtime_ns)
@@ -85,12 +85,12 @@ class LocalReader(Reader):
         return outcomes
 
     def open(self, file: File) -> BinaryIO:
-        """Return the file, open. It reads ahead less than a block, and is not compared with what was listed."""
+        """Return the file, opened. It reads ahead less than a block, and its size and version are not checked."""
         return open(file.path, "rb", buffering=1 << 16)  # noqa: PTH123
 
 
 def not_a_file(path: str, mode: int) -> OSError:
-    """Return the error for something that exists and is no regular file."""
+    """Return the error for a path that exists and is no regular file."""
     if S_ISDIR(mode):
         return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     return StoreError(f"{path} is not a regular file but a pipe, a socket or a device, which cannot be read whole")
@@ -99,8 +99,8 @@ def not_a_file(path: str, mode: int) -> OSError:
 def _try(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Exception:
     try:
         return fn(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001 - it is the outcome, whatever it is
-        # The frames are ours and say nothing. With them, the list of outcomes would refer to itself.
+    except Exception as error:  # noqa: BLE001 - any exception is an outcome
+        # The frames are internal. With them, the list of outcomes would refer to itself.
         return error.with_traceback(None)
 
 
@@ -131,7 +131,7 @@ def _read(file: File) -> Bytes:
 
 
 def _status(fd: int, file: File) -> int:
-    """Return the size of an open file; raise if it is none, or is not as it was listed."""
+    """Return the size of an open file. Raise if it is no regular file, or differs from what was listed."""
     status = os.fstat(fd)
     if not S_ISREG(status.st_mode):
         raise not_a_file(file.path, status.st_mode)
@@ -142,7 +142,7 @@ def _status(fd: int, file: File) -> int:
 
 
 def _rest(fd: int, file: File, buffer: Bytes, got: int) -> Bytes:
-    """Read on: one call stops at 2 GiB, and network file systems may stop anywhere."""
+    """Read the rest of a file: one call stops at 2 GiB, and on network file systems it may stop anywhere."""
     size = len(buffer)
     while got < size:
         more = os.readv(fd, (buffer.data[got:],))
@@ -166,14 +166,14 @@ def _read_range(fd: int, file: File, part: Range) -> Bytes:
 
 
 def _why_not(file: File, status: os.stat_result, size: int) -> Exception:
-    """Return why an open file is not the one that was listed and fills `size` bytes."""
+    """Return the error of an open file that differs from what was listed, or does not fill `size` bytes."""
     if not S_ISREG(status.st_mode):
         return not_a_file(file.path, status.st_mode)
     return changed(file, status.st_size, status.st_mtime_ns) or wrong_size(file, status.st_size, size)
 
 
 def _fill(fd: int, file: File, buffers: Buffers, got: int) -> Exception | None:
-    """Read on into buffers that hold `got` bytes."""
+    """Fill the rest of buffers that hold `got` bytes already."""
     size = sum(map(len, buffers))
     while got < size:
         more = os.readv(fd, _after(buffers, got))
@@ -184,7 +184,7 @@ def _fill(fd: int, file: File, buffers: Buffers, got: int) -> Exception | None:
 
 
 def _after(buffers: Buffers, got: int) -> list[memoryview]:
-    """Return what of the buffers is left to be filled when they hold `got` bytes."""
+    """Return the parts of the buffers that are not filled when they hold `got` bytes."""
     left = []
     for buffer in buffers:
         if got < len(buffer):
@@ -198,7 +198,7 @@ def _cut_short(file: File, got: int, size: int) -> Corrupt:
 
 
 def _named(error: OSError, file: File) -> OSError:
-    """Return an error that names the file: `fstat` and `readv` know the descriptor only."""
+    """Return the error with the name of the file, which errors of `fstat` and `readv` lack."""
     if error.errno is not None and error.filename is None:
         error.filename = file.path
     return error

@@ -1,4 +1,4 @@
-"""Bytes that are in memory already, as files: for tests, and for bytes that come from elsewhere."""
+"""A store of bytes in memory: for tests, and for bytes that do not come from files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from asyncfeed.reading.reader import Range, Reader, Store, changed, ends_before
 
 
 class MemoryStore(Store):
-    """Files in memory: their bytes by path, which are not copied before they are read.
+    """Files in memory. The mapping from paths to bytes is not copied; a file is copied when it is read.
 
-    Files are pickled with their store, so each file that is sent to another process takes all bytes along.
+    A file is pickled with its store. So each file that is sent to another process carries the bytes of all files.
 
     >>> import asyncfeed as af
     >>> store = MemoryStore({"a.txt": b"one", "b.txt": b"two"})
@@ -45,7 +45,7 @@ class MemoryStore(Store):
 
 
 class MemoryReader(Reader):
-    """Reads out of a mapping, which may change meanwhile, as a disk may."""
+    """Reads from a mapping. The mapping may change between calls, as a disk may."""
 
     def __init__(self, contents: Mapping[str, bytes]) -> None:
         self._contents = contents

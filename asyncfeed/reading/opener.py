@@ -1,4 +1,4 @@
-"""Opening many local files one after the other, some of them ahead if reads wait for the disk."""
+"""Opens many local files one after the other. If reads wait for the disk, it opens some files ahead."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ from time import perf_counter, thread_time
 
 from asyncfeed.reading.file import File
 
-# Opening a named pipe would wait for a writer; without blocking it opens at once and is then refused.
+# O_NONBLOCK: opening a named pipe would wait for a writer. With it a pipe opens at once, and is then refused.
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
-AHEAD = 16
-"""How many files are open ahead of the one that is read."""
-THREADS = 8
-"""How many threads may open ahead at the same time; more than these wait for each other's reads anyway."""
+MAX_FILES_AHEAD = 16
+"""Number of files that are open ahead of the file that is read."""
+MAX_THREADS_AHEAD = 8
+"""Number of threads that may open files ahead at the same time. More threads would wait for each other's reads."""
 HINTS = hasattr(os, "posix_fadvise")
-WAITS = 1.25
-"""Reads wait for the disk where the time that passes is so many times that of the processor."""
-TIMED = 16
-"""How many files of a call are timed where none is opened ahead: the clock is not free either."""
-HELD_UP = 8
-"""One in so many files may have been held up by something else: another thread that has the GIL."""
+WAIT_RATIO = 1.25
+"""Reads count as waiting for the disk if their wall time is more than this times their CPU time."""
+MAX_TIMED_FILES = 16
+"""Number of files of a call that are timed if none is opened ahead. Each reading of the clock takes time, too."""
+IGNORED_SHARE = 8
+"""One timed file in this number is ignored, the slowest first. It may have waited for the GIL and not for the
+disk."""
 
 
 class Opener:
-    """Opens files one after the other and, where reads wait for the disk, some ahead with a hint to the system.
+    """Opens files one after the other. If reads wait for the disk, it opens some ahead, with a hint to the system.
 
-    4 KB files that are not in memory come about twice as fast with the hint; where they are, it costs a tenth of
-    a read. So it is given at first, and then while reading waits. Any number of threads may call it.
+    With the hint, 4 KB files that are not in the page cache are read about twice as fast. For files in the cache
+    the hint costs a tenth of a read. So it is given at first, and then while reads wait. Any number of threads may
+    call it.
     """
 
     def __init__(self) -> None:
         self.waits = HINTS
-        """Whether the files read last had to be waited for."""
-        self._turns = Semaphore(THREADS)
+        """Whether the latest reads waited for the disk."""
+        self._turns = Semaphore(MAX_THREADS_AHEAD)
 
     def open(self, files: Sequence[File]) -> Generator[int | OSError, None, None]:
-        """Go through the files, open: a descriptor for each, or the error if it cannot be opened.
+        """Yield a descriptor for each file, or the error if the file cannot be opened.
 
-        A descriptor is closed when the next is asked for. Close the iterator (`contextlib.closing`) if it may not
-        be gone through to its end. Blocks: use it on a thread. At most 16 descriptors are open.
+        A descriptor is closed when the next one is asked for. Close the iterator (`contextlib.closing`) if it may
+        be left before its end. This blocks: use it on a thread. At most 16 descriptors are open.
         """
         before, cpu = perf_counter(), thread_time()
         if self.waits and self._turns.acquire(blocking=False):
@@ -55,18 +57,18 @@ class Opener:
             self._judge(perf_counter() - before, cpu)
             return
         spent = []
-        with closing(_open_each(files[:TIMED])) as opened:
+        with closing(_open_each(files[:MAX_TIMED_FILES])) as opened:
             for fd in opened:
                 yield fd
                 now = perf_counter()
                 spent.append(now - before)
                 before = now
-        self._judge(sum(sorted(spent)[: len(spent) - len(spent) // HELD_UP]), cpu)
-        yield from _open_each(files[TIMED:])
+        self._judge(sum(sorted(spent)[: len(spent) - len(spent) // IGNORED_SHARE]), cpu)
+        yield from _open_each(files[MAX_TIMED_FILES:])
 
     def _judge(self, wall: float, cpu: float) -> None:
-        """Note whether reads wait, if they took so many seconds, and began when the processor had spent `cpu`."""
-        self.waits = HINTS and wall > WAITS * (thread_time() - cpu)
+        """Note whether reads wait. They took `wall` seconds, and began when this thread's CPU time was `cpu`."""
+        self.waits = HINTS and wall > WAIT_RATIO * (thread_time() - cpu)
 
 
 def _open_each(files: Sequence[File]) -> Generator[int | OSError, None, None]:
@@ -87,10 +89,10 @@ def _open_ahead(files: Sequence[File]) -> Generator[int | OSError, None, None]:
     opened: deque[tuple[File, int | None]] = deque()
     fd: int | None
     try:
-        _open(islice(coming, AHEAD), opened)
+        _open(islice(coming, MAX_FILES_AHEAD), opened)
         while opened:
             file, fd = opened[0]
-            if fd is None:  # perhaps there were too many at the same time
+            if fd is None:  # it could not be opened ahead, perhaps because too many files were open
                 try:
                     fd = os.open(file.path, FLAGS)
                 except OSError as error:
@@ -111,7 +113,7 @@ def _open_ahead(files: Sequence[File]) -> Generator[int | OSError, None, None]:
 
 
 def _open(files: Iterable[File], opened: deque[tuple[File, int | None]]) -> None:
-    """Open files ahead; one that cannot be opened now is tried again when its turn comes."""
+    """Open files ahead. A file that cannot be opened now is tried again when its turn comes."""
     for file in files:
         try:
             fd = os.open(file.path, FLAGS)

@@ -1,12 +1,15 @@
-"""What reads files: a `Reader` on threads, an `AsyncReader` on the loop, and the `Store` that makes one of them.
+"""How files are read: a `Reader` on threads, an `AsyncReader` on the loop, and the `Store` that makes one of them.
 
-The methods of both take many files and return an outcome for each of them, in the order asked for: what was read,
-or the exception that says why it was not. They never raise because of a file. A file that is not there is a
-`FileNotFoundError`, one that may not be read a `PermissionError`. One that is not as it was listed, or that ends
-early, is `Corrupt`. All name the file.
+The methods of both take many files and return an outcome for each file, in the order of the files: what was read,
+or the exception that says why it was not read. They never raise because of a file. These exceptions all name the
+file:
 
-A new store is a subclass of `Store` and one of `Reader` or `AsyncReader`. Only `look` and `read_ranges` must be
-written: everything else is made of these two, and may be overridden for speed.
+* `FileNotFoundError`: the file is not there.
+* `PermissionError`: it may not be read.
+* `Corrupt`: it differs from what was listed, or it ends early.
+
+A new store is a subclass of `Store` and a subclass of `Reader` or `AsyncReader`. Only `look` and `read_ranges`
+must be written. The other methods use these two, and may be overridden for speed.
 """
 
 from __future__ import annotations
@@ -21,26 +24,26 @@ from asyncfeed.reading.file import Bytes, File
 T = TypeVar("T")
 
 Range = tuple[int, int]
-"""The first byte, and the byte after the last."""
+"""The number of the first byte, and of the byte after the last one."""
 Buffers = Sequence[memoryview | bytearray]
-"""Memory of bytes that is filled one buffer after the other."""
+"""Memory to read into. The buffers are filled one after the other."""
 BLOCK = 1 << 20
 """Bytes in a block of a stream. Larger blocks take more memory for each open file, smaller ones more requests."""
 
 
 class Store:
-    """Where files are. A value: small, immutable, comparable, hashable, and pickled with each of its files.
+    """A place where files are, as a value: small, immutable, comparable and hashable.
 
-    It holds no connection, and its repr shows no secret.
+    Each file is pickled with its store. A store holds no connection, and its repr shows no secret.
     """
 
     def reader(self) -> Reader | AsyncReader:
-        """Return a new reader of this store. It opens nothing before it is used."""
+        """Return a new reader of this store. The reader opens nothing before it is used."""
         raise NotImplementedError
 
 
 class Reader:
-    """Reads the files of one store. Its methods block, so they are called on threads: several at the same time."""
+    """Reads the files of one store. Its methods block, so they are called on threads, several at the same time."""
 
     def look(self, files: Sequence[File]) -> list[File | Exception]:
         """Return the files with the size and the version that they have now."""
@@ -65,23 +68,29 @@ class Reader:
         return list(map(fill, files, self.read(files), into))
 
     def open(self, file: File) -> BinaryIO:
-        """Return a file to read and seek in, which the caller closes. Raises what is wrong with the file."""
+        """Return the file, opened to read and seek in. The caller closes it. Raises if it cannot be opened."""
         return io.BufferedReader(_Ranges(self, value(*self.look((file,)))), BLOCK)
 
     def close(self) -> None:
-        """Close what was opened for more than one call. No call is under way, and none follows."""
+        """Close everything that was opened for more than one call. No call is running, and none follows."""
 
     @property
     def closes(self) -> bool:
-        """Whether `close` does anything: it is called on a thread, which is not free."""
+        """Whether `close` does anything. If not, it is not called, which saves a call on a thread."""
         return type(self).close is not Reader.close
 
 
 class AsyncReader:
-    """The same, on the event loop. `open` is awaited before anything else, and `close` after everything."""
+    """Reads the files of one store on the event loop.
+
+    `open` is awaited before all other calls, `close` after them.
+    """
 
     async def open(self) -> None:
-        """Open what all reads share. If this fails or is cancelled, `close` is called nevertheless."""
+        """Open what all reads share, such as a connection pool.
+
+        If this fails or is cancelled, `close` still follows.
+        """
 
     async def look(self, files: Sequence[File]) -> list[File | Exception]:
         """Return the files with the size and the version that they have now."""
@@ -120,24 +129,30 @@ class AsyncReader:
             yield value(*await self.read_ranges(found, [(start, min(start + BLOCK, size))])).tobytes()
 
     async def close(self) -> None:
-        """Close what was opened, once. No call is under way unless the grace of the run is over."""
+        """Close everything that was opened. This is called once. No call is running, unless the grace is over."""
 
     def abandon(self) -> None:
-        """Let go of what was opened, instead of `close`: the loop has been closed, so nothing can be awaited."""
+        """Drop everything that was opened.
+
+        This replaces `close` if the loop is closed: nothing can be awaited then.
+        """
 
 
 def value(outcome: T | Exception) -> T:
-    """Return what was read, or raise why it was not."""
+    """Return the value of an outcome, or raise its exception."""
     if isinstance(outcome, Exception):
         try:
             raise outcome
         finally:
-            del outcome  # or else it would keep this frame, which keeps it
+            del outcome  # else the exception and this frame would hold each other
     return outcome
 
 
 def fill(file: File, outcome: Bytes | Exception, into: Buffers) -> Exception | None:
-    """Copy what was read of a file into buffers; return what is wrong instead, if it does not fill them."""
+    """Copy the contents of a file into buffers.
+
+    Return None, or the error if they do not fill the buffers exactly.
+    """
     if isinstance(outcome, Exception):
         return outcome
     size = sum(map(len, into))
@@ -151,19 +166,19 @@ def fill(file: File, outcome: Bytes | Exception, into: Buffers) -> Exception | N
 
 
 def wrong_size(file: File, found: int, expected: int) -> Corrupt:
-    """Return the error of a file that has another size than the memory it was to fill."""
+    """Return the error of a file whose size differs from that of the memory to fill."""
     return Corrupt(f"{file.path} has {found} bytes, and {expected} were expected")
 
 
 def ends_before(file: File, stop: int) -> Corrupt:
-    """Return the error of a file that is shorter than a part of it that was asked for."""
+    """Return the error of a file that ends before the end of the part to read."""
     return Corrupt(f"{file.path} ends before byte {stop}: a part of it was asked for that is not there")
 
 
 def changed(file: File, size: int | None, version: int | str | None) -> Corrupt | None:
-    """Return the error if a file that now has this size and version is not as it was listed; None if it is.
+    """Return an error if the size or the version differs from what was listed; None if both agree.
 
-    What was not listed is not compared.
+    A size or version that was not listed is not compared.
     """
     if (file.size is None or file.size == size) and (file.version is None or file.version == version):
         return None
@@ -174,14 +189,14 @@ def changed(file: File, size: int | None, version: int | str | None) -> Corrupt 
 
 
 def _as_listed(file: File, found: File | Exception) -> File | Exception:
-    """Return what was found, or the error if that is not what was listed."""
+    """Return the file that was found, or the error if it differs from the listed one."""
     if isinstance(found, Exception):
         return found
     return changed(file, found.size, found.version) or found
 
 
 class _Ranges(io.RawIOBase):
-    """A file of any store as Python's own files are: it can be read and sought in."""
+    """A file of any store, as a Python file object that can be read and sought in."""
 
     def __init__(self, reader: Reader, file: File) -> None:
         self._reader = reader

@@ -1,8 +1,8 @@
-"""Which reader the code of a run gets for a file.
+"""Decides which reader the code of a run gets for a file.
 
-The readers of a run are in its `Scope`. `current` holds the scope of the run that the calling code belongs to: it
-is in the context of each task and each thread of a run. So a function of the user's that calls `lines` reads with
-the run's readers, on the run's threads. Outside a run `current` is None, and a reader is made for one use.
+The readers of a run are in its `Scope`. The context variable `current` holds the scope of the run that the calling
+code belongs to. Each task and each thread of a run has it. So if a function of the user's calls `lines`, it reads
+with the run's readers, on the run's threads. Outside a run `current` is None, and a reader is made for one use.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from asyncfeed.reading.reader import AsyncReader, Reader, Store, value
 
 
 class Scope(Protocol):
-    """The readers of a run: one for each store, made when it is asked for the first time."""
+    """The readers of a run. There is one for each store, made when it is first needed."""
 
     def reader(self, store: Store | None) -> Reader:
-        """Return the reader of a store, None for the local disk, to be called on a thread."""
+        """Return the reader of a store (None is the local disk). Its methods are called on a thread."""
         ...
 
     async def async_reader(self, store: Store | None) -> AsyncReader:
-        """Return the same, open, to be called on the run's loop."""
+        """Return the reader of a store, opened. Its methods are called on the run's loop."""
         ...
 
 
@@ -35,7 +35,7 @@ current: ContextVar[Scope | None] = ContextVar("asyncfeed.reading.scope.current"
 
 
 def read_whole(file: File) -> Bytes:
-    """Return what is in a file, in new memory; raise what is wrong with it. Blocks: call it on a thread."""
+    """Return the contents of a file in new memory, or raise its error. This blocks: call it on a thread."""
     scope = current.get()
     if scope is not None:
         return value(*scope.reader(file.store).read((file,)))
@@ -44,13 +44,13 @@ def read_whole(file: File) -> Bytes:
 
 
 def reader_of(file: File) -> AbstractContextManager[Reader]:
-    """Return the reader for a file, as a block in which to use it, on a thread."""
+    """Return a context manager that gives the reader for a file. Use it on a thread."""
     scope = current.get()
     return _own_reader(file.store) if scope is None else nullcontext(scope.reader(file.store))
 
 
 def new_reader(store: Store | None) -> Reader | AsyncReader:
-    """Return a new reader of a store, None for the local disk."""
+    """Return a new reader of a store (None is the local disk)."""
     return LocalReader() if store is None else store.reader()
 
 

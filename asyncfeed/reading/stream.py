@@ -1,4 +1,4 @@
-"""The bytes of one file, one after the other: what a decoder of records gets."""
+"""A `ByteStream` gives a decoder of records the bytes of one file, in order."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ from asyncfeed.reading.threaded import ThreadedReader
 
 
 class ByteStream:
-    """A file that is read from its start: by blocks, or by as many bytes as a record has."""
+    """A file that is read from its start to its end: in blocks, or in parts of a given size."""
 
     def __init__(self, file: File, blocks: AsyncGenerator[bytes]) -> None:
         self.file = file
         self.offset = 0
-        """How many bytes were taken."""
+        """Number of bytes that were taken."""
         self._blocks = blocks
         self._rest = memoryview(b"")
 
     async def block(self) -> bytes:
-        """Return the next bytes, as many as there are at once; none at the end."""
+        """Return the next bytes, as many as are available at once. At the end of the file return no bytes."""
         taken = bytes(self._rest) if self._rest else await anext(self._blocks, b"")
         self._rest = memoryview(b"")
         self.offset += len(taken)
         return taken
 
     async def read(self, size: int) -> bytes:
-        """Return the next `size` bytes, or none at the end of the file. `Corrupt` if it ends before that."""
+        """Return the next `size` bytes.
+
+        At the end of the file return no bytes. Raise `Corrupt` if it ends between.
+        """
         rest = self._rest
         if size <= len(rest):
             self._rest = rest[size:]
@@ -63,10 +66,10 @@ class ByteStream:
 async def opened(
     source: File | str | os.PathLike[str] | bytes | bytearray | memoryview | Bytes,
 ) -> AsyncIterator[ByteStream]:
-    """Open a file on the loop, or bytes that are there already, for a block in which it is read.
+    """Return an async context manager that gives the `ByteStream` of a file, or of bytes in memory.
 
-    In a run it is read by the run's reader, on the run's threads if it is local. Elsewhere a reader is made for it
-    and closed after it, and the threads are those of the loop's default executor.
+    In a run the run's reader reads the file, on the run's threads if the file is local. Outside a run a reader is
+    made for this use and closed after it, and the threads are those of the loop's default executor.
     """
     if isinstance(source, (bytes, bytearray, memoryview, np.ndarray)):
         yield ByteStream(File(GIVEN), _given(bytes(source)))

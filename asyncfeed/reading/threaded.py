@@ -1,4 +1,4 @@
-"""A `Reader` on the loop: its calls are made on threads."""
+"""An `AsyncReader` that calls a `Reader` on threads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.reader import AsyncReader, Range, Reader
 
 BLOCK = 1 << 16
-"""Bytes that are read of a stream in one call on a thread."""
+"""Bytes that one call on a thread reads of a stream. Fewer bytes make more calls, more bytes take more memory."""
 
 
 class ThreadedReader(AsyncReader):
-    """Calls the methods of a `Reader` on threads: `submit(fn, *args)` starts one and returns its future.
+    """Calls the methods of a `Reader` on threads. `submit(fn, *args)` starts a call and returns its future.
 
-    A call that has begun cannot be stopped. If it is cancelled, nobody waits for it any more.
+    A call that has begun cannot be stopped. If it is cancelled, it goes on and its result is dropped.
     """
 
     def __init__(self, reader: Reader, submit: Callable[..., asyncio.Future[Any]]) -> None:
@@ -49,10 +49,10 @@ class ThreadedReader(AsyncReader):
         finally:
             opened = handle.leave()
             if opened is not None:
-                # A thread closes it, also if we are cancelled meanwhile: `wait` does not cancel what it waits for.
+                # A thread closes the file, even if this task is cancelled now: `wait` does not cancel its futures.
                 try:
                     closed = self._submit(opened.close)
-                except RuntimeError:  # the loop is closed, or the interpreter ends: nothing can be waited for
+                except RuntimeError:  # the loop is closed, or the interpreter exits: nothing can be awaited
                     handle.close()
                 else:
                     await asyncio.wait([closed])
@@ -65,7 +65,7 @@ class ThreadedReader(AsyncReader):
 
 
 class _Handle:
-    """A file that is opened and read on threads, and that may be left while it is opened: a disk may hang."""
+    """A file that is opened and read on threads. The stream may be left while `open` hangs on a slow disk."""
 
     def __init__(self, reader: Reader, file: File) -> None:
         self._reader = reader
@@ -77,7 +77,7 @@ class _Handle:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Open the file, and close it at once if nobody wants it any more."""
+        """Open the file. If the stream was left meanwhile, close it at once."""
         opened = self._reader.open(self._file)
         with self._lock:
             if not self._left:
@@ -102,13 +102,16 @@ class _Handle:
                 self._opened.close()
 
     def leave(self) -> BinaryIO | None:
-        """Return the file for the caller to close; None if it is not open, now or later."""
+        """Return the file, which the caller closes.
+
+        None if it is not open; if it opens later, `open` closes it.
+        """
         with self._lock:
             self._left = True
             return self._opened
 
     def close(self) -> None:
-        """Close the file without waiting: at once, or after the read that is under way."""
+        """Close the file without waiting: at once, or after the read that is running."""
         assert self._opened is not None
         with self._lock:
             self._close = True

@@ -1,14 +1,14 @@
-"""What a stage is: a node of the description, and how it runs.
+"""A stage is a node of the description. It declares how it runs.
 
-A node is a frozen dataclass. It validates itself when it is made. It says how it runs in one of two ways, or both:
+A node is a frozen dataclass. It validates itself when it is made. It declares how it runs in one way or in both:
 
-* `index(upstream)`: it rearranges items that can be reached by number (shuffle, take, enumerate, ...);
-* `steps()`: what it does to a stream, as a sequence of steps. An `Algorithm` regroups items without any IO (batch,
-  shuffle with a buffer, ...). A `Work` calls a function for each item, many at a time (load, map, filter, ...). A
-  `Queue` lets items wait. `Passes` begin everything before it anew.
+* `index(upstream)`: it rearranges items that can be reached by number (shuffle, take, enumerate, ...).
+* `steps()`: it is a sequence of steps over a stream. An `Algorithm` regroups items without any IO (batch, shuffle
+  with a buffer, ...). A `Work` calls a function for each item, many at a time (load, map, filter, ...). In a
+  `Queue` items wait. `Passes` run the stages before it once more for each epoch.
 
-Whatever else somebody wants to know of a stage, it declares (`length`, `axes`, `one_to_one`, ...): nobody outside
-asks which stage it is. Nothing in here, or in any stage, imports asyncio or the engine.
+A stage also declares everything else that other code needs (`length`, `axes`, `one_to_one`, ...). So no other code
+checks the class of a stage. No stage imports asyncio or the engine.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from asyncfeed.trees import same
 
 @dataclass(frozen=True)
 class Node:
-    """One stage of a description. Subclasses add validated fields; equal fields make equal nodes."""
+    """One stage of a description. Subclasses add validated fields. Nodes with equal fields are equal."""
 
     method: ClassVar[str]
     """The method of `Pipeline` that makes this node."""
     positional: ClassVar[tuple[str, ...]] = ()
-    """The fields that are written without their name."""
+    """The fields that the repr shows without their name."""
 
     arranges: ClassVar[bool] = False
-    """Whether it only chooses and orders items, so that it may stand before what reads them."""
+    """Whether it only chooses and orders items. Then it may run before the stage that reads them."""
     counts: ClassVar[bool] = False
-    """Whether it counts items: those that could not be read must be gone by then."""
+    """Whether it counts items. Then it must run after items that could not be read are left out."""
     begins_epochs: ClassVar[bool] = False
-    """Whether stages before it see epochs that stages after it do not."""
+    """Whether the stages before it see several epochs, and the stages after it see one stream."""
     is_queue: ClassVar[bool] = False
-    """Whether items only wait in it."""
+    """Whether it only holds items that wait."""
     absorbed_over_queues: ClassVar[bool] = False
-    """Whether a stage before may absorb it though queues stand between: these are then not needed."""
+    """Whether an earlier stage may absorb it even if there are queues in between. These queues are then
+    dropped."""
     makes_items: ClassVar[bool] = False
-    """Whether what comes out is made here: errors about the kind of an item then name this stage."""
+    """Whether this stage makes its items. Errors about the kind of an item then name this stage."""
     pads: ClassVar[bool] = False
-    """Whether the size of an axis depends on which samples share a batch, so that equal sizes say nothing."""
+    """Whether the samples of a batch decide the size of an axis. Then equal sizes in two batches prove nothing."""
     hidden: ClassVar[bool] = False
-    """Whether it is a part of another node, which has its name."""
+    """Whether it is a part of another node. Then errors and `explain` show the other node."""
 
     def __init_subclass__(cls) -> None:
         if cls.axes is Node.axes:
@@ -72,7 +73,7 @@ class Node:
         return hash(type(self))  # a field may be a list, and equal fields need not have equal hashes
 
     def index(self, upstream: Indexed) -> Indexed | None:
-        """Return `upstream` rearranged, or None where this stage cannot work on places alone."""
+        """Return `upstream` rearranged, or None if this stage needs more than the places of items."""
         return None
 
     def steps(self) -> Sequence[Step]:
@@ -80,58 +81,61 @@ class Node:
         raise NotImplementedError
 
     def length(self, upstream: int) -> int | None:
-        """Return how many items come out when `upstream` go in; None where that depends on the items."""
+        """Return how many items come out if `upstream` go in; None if that depends on the items."""
         return None
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return which axes have one size in all items that come out.
 
-        `upstream` says it of those that go in, and `endless` whether these have no end.
+        `upstream` says the same of the items that go in. `endless` says whether the items that go in have no end.
         """
         raise NotImplementedError
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
-        """Return this stage as it is after these; raise if it cannot stand there."""
+        """Return the stage as it is after these stages. Raise if it cannot stand there."""
         return self.with_stream(random_stages(source, stages)) if self.is_random else self
 
     def endless(self, *, upstream: bool) -> bool:
-        """Return whether what comes out has no end, if `upstream` says whether what goes in has none."""
+        """Return whether the items that come out have no end. `upstream` says it of those that go in."""
         return upstream
 
     def gathers(self) -> int:
-        """Return how many items make one of those that come out; 0 where items are taken apart again."""
+        """Return how many items make one item that comes out; 0 if the stage takes items apart."""
         return 1
 
     @property
     def one_to_one(self) -> bool:
-        """Whether the n-th item out is made from the n-th item in, so that a `take` may go before."""
+        """Whether the n-th item that comes out is made from the n-th item that goes in.
+
+        Then `take` may run before.
+        """
         return False
 
     @property
     def only_reads(self) -> bool:
-        """Whether the same item gives the same result, and nobody misses what is not read."""
+        """Whether the same item gives the same result, and reading has no side effect that the user relies on."""
         return False
 
     @property
     def exact(self) -> bool:
-        """Whether it needs all items by number."""
+        """Whether the stage needs all items by number."""
         return False
 
     def may_precede(self, other: Node) -> bool:
-        """Return whether it may run before `other`, which it follows: the same items, and none read in vain."""
+        """Return whether it may run before `other`, which it follows: same items, and no needless reads."""
         return False
 
     @property
     def is_random(self) -> bool:
-        """Whether it draws random numbers, which depend on how many random stages stand before it."""
+        """Whether the stage draws random numbers. They depend on the number of random stages before it."""
         return False
 
     def with_stream(self, stream: int) -> Node:
-        """Return this stage with the random numbers it has after `stream` random stages."""
+        """Return this stage with the random numbers that it draws after `stream` random stages."""
         return self
 
     def absorb(self, following: Node) -> Node | None:
-        """Return one node that does the work of this one and the following, or None."""
+        """Return one node that does the work of this node and of the following one, or None."""
         return None
 
     def __str__(self) -> str:
@@ -145,7 +149,7 @@ class Node:
 
 
 def show(value: object) -> str:
-    """Return `value` as it stands in code: functions by their name, everything else by its repr."""
+    """Return `value` as source code: the name of a function, the repr of everything else."""
     name = getattr(value, "__name__", None)
     if isinstance(name, str) and name != "<lambda>":
         return name
@@ -155,7 +159,7 @@ def show(value: object) -> str:
 
 
 def check_count(stage: str, name: str, value: object, least: int) -> None:
-    """Raise where `value` is not a whole number of at least `least`."""
+    """Raise if `value` is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         fix = ": write int(...)" if hasattr(value, "__index__") and not isinstance(value, bool) else ""
         raise PipelineError(f"{stage}: {name} must be a whole number, not {value!r}{fix}")
@@ -165,21 +169,21 @@ def check_count(stage: str, name: str, value: object, least: int) -> None:
 
 @dataclass(frozen=True)
 class Source(Node):
-    """The first node of a description: where its items come from.
+    """The first node of a description: the source of its items.
 
-    One of three: `indexed` (items that can be reached by number), `draw` (what can only be iterated), or
-    `inputs` (other pipelines, merged as `merging` says).
+    A source defines one of three: `indexed` (items that can be reached by number), `draw` (items that can only be
+    iterated), or `inputs` (other pipelines, merged as `merging` says).
     """
 
     delivers_files: ClassVar[bool] = False
-    """Whether its items are files, of which no batch can be made before they are read."""
+    """Whether its items are files. They must be read before a batch can be made of them."""
 
     def indexed(self) -> Indexed | None:
-        """Return the items where they can be reached by number."""
+        """Return the items if they can be reached by number, else None."""
         return None
 
     def draw(self) -> tuple[Callable[[], Any], bool]:
-        """Return what makes an iterable or async iterable for one epoch, and whether that is the user's code."""
+        """Return what makes an iterable or async iterable of one epoch, and whether that is the user's code."""
         raise NotImplementedError
 
     @property
@@ -188,7 +192,7 @@ class Source(Node):
         return ()
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return which axes have one size in all items; nothing goes in."""
+        """Return which axes have one size in all items. No items go in."""
         return Unknown()
 
     def merging(self) -> Zipping | Picking:
@@ -196,7 +200,7 @@ class Source(Node):
         raise NotImplementedError
 
     def size(self) -> int | None:
-        """Return how many items an epoch has, where that is known."""
+        """Return how many items an epoch has; None if that is not known."""
         indexed = self.indexed()
         return None if indexed is None else len(indexed)
 
@@ -206,17 +210,17 @@ class Source(Node):
         return False
 
     def check_repeatable(self) -> None:
-        """Raise where the items can be gone through only once."""
+        """Raise if the items can be read only once."""
         for each in self.inputs:
             each.source.check_repeatable()
 
     def claim(self) -> None:
-        """Note that a run begins; raise where the items can be gone through only once, and were."""
+        """Note that a run begins. Raise if the items can be read only once, and were read before."""
         for each in self.inputs:
             each.source.claim()
 
 
 def random_stages(source: Source, stages: Sequence[Node]) -> int:
-    """Return how many stages that draw random numbers an item of a description has passed at most."""
+    """Return the largest number of random stages that an item passes in this description."""
     before = max((random_stages(each.source, each.stages) for each in source.inputs), default=0)
     return before + source.is_random + sum(node.is_random for node in stages)

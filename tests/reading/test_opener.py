@@ -13,10 +13,10 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.reading import opener as module
-from asyncfeed.reading.opener import AHEAD, THREADS, Opener
+from asyncfeed.reading.opener import MAX_FILES_AHEAD, MAX_THREADS_AHEAD, Opener
 from asyncfeed.testing import Leaks
 
-COUNT = 3 * AHEAD + 1
+COUNT = 3 * MAX_FILES_AHEAD + 1
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def test_files_come_open_and_in_order_and_are_closed(files: list[af.File], waits
         assert isinstance(fd, int)
         assert os.pread(fd, 10, 0).decode() == Path(file.path).name
         most = max(most, len(leaks.files()))
-    assert most == (AHEAD if waits else 1)
+    assert most == (MAX_FILES_AHEAD if waits else 1)
     assert leaks.files() == []
 
 
 @pytest.mark.parametrize("waits", [True, False])
-@pytest.mark.parametrize("missing", [0, 1, AHEAD, COUNT - 1])
+@pytest.mark.parametrize("missing", [0, 1, MAX_FILES_AHEAD, COUNT - 1])
 def test_a_missing_file_is_an_error_in_its_place(files: list[af.File], waits: bool, missing: int) -> None:
     """The others come, and all are closed."""
     leaks = Leaks()
@@ -114,11 +114,11 @@ def test_hints_are_given_ahead_where_reads_wait(files: list[af.File], hints: lis
     opened = opener(waits=True).open(files)
     with closing(opened):
         next(opened)
-        assert len(hints) == AHEAD
+        assert len(hints) == MAX_FILES_AHEAD
         next(opened)
-        assert len(hints) == AHEAD + 1
+        assert len(hints) == MAX_FILES_AHEAD + 1
     list(opener(waits=False).open(files))
-    assert len(hints) == AHEAD + 1
+    assert len(hints) == MAX_FILES_AHEAD + 1
 
 
 def test_whether_reads_wait_is_seen_by_the_clocks(
@@ -169,10 +169,10 @@ def test_few_threads_open_ahead_at_the_same_time(files: list[af.File]) -> None:
     """Descriptors are scarce: the user's own files and sockets need some."""
     leaks = Leaks()
     made = opener(waits=True)
-    iterators = [made.open(files) for _ in range(THREADS + 4)]
+    iterators = [made.open(files) for _ in range(MAX_THREADS_AHEAD + 4)]
     for each in iterators:
         next(each)
-    assert len(leaks.files()) == THREADS * AHEAD + 4
+    assert len(leaks.files()) == MAX_THREADS_AHEAD * MAX_FILES_AHEAD + 4
     for each in iterators:
         each.close()
     assert leaks.files() == []
