@@ -100,14 +100,14 @@ def test_where_nothing_waits_any_more_the_search_ends_with_a_thread_for_each_cor
     """A first call that reads what it needs waits; those after it do not, and two threads are not tried for one."""
     loop = asyncio.new_event_loop()
     pool = WorkerPool(1, loop, lambda: None, loop.time)
-    pool.suit(2, 8, anew=True)
+    pool.set_range(2, 8, anew=True)
     assert pool.tuner is not None
     pool.tuner.limit = pool.limit = 1
-    pool.suit(2, 6, anew=False)
+    pool.set_range(2, 6, anew=False)
     assert (pool.limit, pool.tuner.most) == (1, 6)
-    pool.suit(2, 2, anew=False)
+    pool.set_range(2, 2, anew=False)
     assert (pool.limit, pool.tuner) == (2, None)
-    pool.suit(2, 8, anew=False)
+    pool.set_range(2, 8, anew=False)
     assert (pool.limit, pool.tuner is not None) == (2, True)
     loop.close()
 

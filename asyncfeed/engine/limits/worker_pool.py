@@ -1,26 +1,23 @@
-"""The workers of a stage: called one by one while there is work, resting in between; and what it allows."""
+"""The workers of a stage, and how many of them may work at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 
 from asyncfeed.engine.limits.demand import Demand
 from asyncfeed.engine.limits.tuner import Tuner
-from asyncfeed.engine.operators.step import RunContext
 from asyncfeed.engine.provenance import raise_if_cancelled
-from asyncfeed.errors import Failure, note
-from asyncfeed.stages.steps import Work
 
 
 class WorkerPool:
-    """Up to `limit` long-lived workers.
+    """Up to `limit` long-lived workers, which park while there is nothing to do.
 
-    A worker that comes calls the next while items are left, so a stage whose function never waits keeps to a few
-    of them, and one that waits soon has all. Where there is a `tuner`, it moves the limit.
+    A worker that starts wakes the next one while items are left. So a stage whose function never waits keeps to
+    a few workers, and a stage whose function waits soon has all of them. If there is a `tuner`, it moves the
+    limit.
 
-    `start` starts a worker, of which nothing runs inside that call: each new one calls the next.
+    `start` starts a worker. Nothing of the worker runs inside that call.
     """
 
     def __init__(
@@ -32,81 +29,81 @@ class WorkerPool:
         demand: Demand | None = None,
     ) -> None:
         self.limit = limit
-        self.spare = 0
-        """How many more may have their work ready and wait until one of these has done: no calls of their own."""
+        self.extra = 0
+        """How many more workers may have a group ready, and wait for a thread until one of the others is done."""
         self.tuner: Tuner | None = None
         self._loop = loop
         self._start = start
         self._hungry_for = hungry_for
         self._demand = demand
         self._workers = 0
-        self._resting: list[asyncio.Future[None]] = []
-        self.short_handed = False
-        """Whether to call `hire` when the next item is begun; only then is that worth its price."""
-        self.crowded = False
-        """Whether more work than should: who has finished an item is to rest."""
+        self._parked: list[asyncio.Future[None]] = []
+        self.wants_notice = False
+        """Whether a worker that begins an item calls `wake_one`. At other times the call would change nothing."""
+        self.over_limit = False
+        """Whether more workers work than may: the next one that has finished an item parks."""
         self._idle, self._counted = 0.0, 0.0
 
     @property
-    def room(self) -> int:
-        """How many may have work in hand."""
-        return self.limit + self.spare
+    def capacity(self) -> int:
+        """How many workers may have items in hand."""
+        return self.limit + self.extra
 
     @property
     def working(self) -> int:
-        """How many are not resting."""
-        return self._workers - len(self._resting)
+        """How many workers are not parked."""
+        return self._workers - len(self._parked)
 
-    def hire(self, begun: int | None = None) -> None:
-        """Call one more worker, if there is one; if all work, ask the tuner, who counts the items `begun`.
+    def wake_one(self, begun: int | None = None) -> None:
+        """Let one more worker work, if one may. If all work, ask the tuner, which counts the items `begun`.
 
-        A caller that does not know that number leaves the question to the next worker that begins an item.
-
-        No worker runs before this returns: the caller's own books may be written before or after it.
+        A caller that does not know that number leaves the question to the next worker that begins an item. No
+        worker runs before this returns, so the caller may update its own state before or after it.
         """
         tuner = self.tuner
-        if begun is None and tuner is not None and self.working >= self.room:
+        if begun is None and tuner is not None and self.working >= self.capacity:
             return
-        self.short_handed = False
-        if begun is not None and self.working >= self.room and tuner is not None and tuner.limit == self.limit:
+        self.wants_notice = False
+        if begun is not None and self.working >= self.capacity and tuner is not None and tuner.limit == self.limit:
             self.limit = tuner.look(begun, self._loop.time(), self._idle)
-            self.crowded = self.working > self.room
-        if self.working < self.room:
+            self.over_limit = self.working > self.capacity
+        if self.working < self.capacity:
             self._count_idle()
-            if self._resting:
-                resting = self._resting.pop()
-                if not resting.done():
-                    resting.set_result(None)
+            if self._parked:
+                parked = self._parked.pop()
+                if not parked.done():
+                    parked.set_result(None)
             else:
                 self._workers += 1
                 self._start()
 
     def tune(self, start: int, most: int) -> None:
-        """Find the limit from here on, between 1 and `most`; where that is the start there is nothing to find."""
+        """Let a tuner find the limit from now on, between 1 and `most`. If `most` is the start, there is none."""
         self.limit = min(start, most)
         can_take = None if self._demand is None else self._demand.rate
         self.tuner = Tuner(self.limit, most, self._hungry_for, can_take) if most > start else None
         self._counted = self._loop.time()
-        self.arrived()
+        self.worker_started()
 
-    def suit(self, start: int, most: int, *, anew: bool) -> None:
-        """Go on finding the limit, up to another `most`; anew where asked, or where there now is one to find.
+    def set_range(self, start: int, most: int, *, anew: bool) -> None:
+        """Let the tuner go up to another `most`.
 
-        Where there no longer is, the limit is `start` again.
+        The search begins again from `start` if it is to begin `anew`, or if there was no tuner and now is one. If
+        `most` is the start, the limit is `start` again.
         """
         if anew or (most > start) is (self.tuner is None):
             self.tune(start, most)
         elif self.tuner is not None:
             self.tuner.most = most
 
-    def arrived(self) -> None:
-        """Note that a called worker has come: another may be called, or all are at work now."""
-        self.short_handed = self.working < self.room or self.tuner is not None
+    def worker_started(self) -> None:
+        """Note that a worker that was woken has started: the next one may be woken, or all work now."""
+        self.wants_notice = self.working < self.capacity or self.tuner is not None
 
-    def watch(self, begun: int) -> None:
-        """Have the next item's begin noticed: something was finished, so it is time to look how fast.
+    def note_progress(self, begun: int) -> None:
+        """Note that results were sent on, so that the tuner may look at the rate when the next item is begun.
 
-        If not all work, ask the tuner whether fewer would do; `begun` items were begun, or somewhat more.
+        If not all workers work, ask the tuner whether fewer would do. `begun` items were begun, or a few more.
         """
         tuner = self.tuner
         if tuner is None:
@@ -114,52 +111,25 @@ class WorkerPool:
         if self._demand is not None:
             self._demand.note(begun)
         if self.working >= self.limit:
-            self.short_handed = True
+            self.wants_notice = True
         elif tuner.limit == self.limit:
             self._count_idle()
             self.limit = tuner.ease(begun, self._counted, self._idle)
-            self.crowded = self.working > self.room
+            self.over_limit = self.working > self.capacity
 
-    async def rest(self) -> None:
-        """Wait to be called."""
+    async def park(self) -> None:
+        """Wait to be woken."""
         raise_if_cancelled()
         self._count_idle()
-        resting = self._loop.create_future()
-        self._resting.append(resting)
-        self.crowded = self.working > self.room
-        await resting
-        self.arrived()
+        parked = self._loop.create_future()
+        self._parked.append(parked)
+        self.over_limit = self.working > self.capacity
+        await parked
+        self.worker_started()
 
     def _count_idle(self) -> None:
-        """Book the time that those who could work have rested; called when their number changes."""
+        """Add up how long workers that may work were parked. It is called when the number of workers changes."""
         if self.tuner is not None:
             now = self._loop.time()
             self._idle += max(0, self.limit - self.working) * (now - self._counted)
             self._counted = now
-
-
-class SkipBudget:
-    """What a stage does with items that fail: all of them end the run, or a limited number is left out."""
-
-    def __init__(self, work: Work, context: RunContext) -> None:
-        self._skips = work.on_error == "skip"
-        self._limit = work.skip_limit
-        self._context = context
-        self._left_out = 0
-
-    def allows(self, failure: Failure, seen: int) -> bool:
-        """Return whether the item may be left out, after `seen` good ones; asked in the order of the stream."""
-        if not self._skips or not isinstance(failure.error, Exception):
-            return False  # nobody means Ctrl-C or an exit when they allow for bad items
-        self._left_out += 1
-        limit = self._limit
-        allowed = limit if limit >= 1 else math.ceil(limit * (seen + self._left_out))
-        if self._left_out > allowed:
-            note(
-                failure.error,
-                f"asyncfeed: {self._left_out} items of this run failed, which is more than skip_limit={limit:g} "
-                "allows",
-            )
-            return False
-        self._context.skipped(failure)
-        return True

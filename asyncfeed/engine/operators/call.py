@@ -119,7 +119,7 @@ class WorkStep(Operator):
                     entry.awaited = 0  # before a worker can have its first item
                 self._untaken.append(entry)
                 self._current = self._untaken[0]
-                self._pool.hire()
+                self._pool.wake_one()
             elif self._progress.waiting:
                 self._progress.open()
             while not last and self._has_enough():
@@ -243,9 +243,9 @@ class WorkStep(Operator):
 
     def _begin_next(self) -> None:
         self._probing = False
-        self._pool.arrived()
+        self._pool.worker_started()
         if self._current is not None:
-            self._pool.hire()
+            self._pool.wake_one()
 
     def _sample(self, entry: Entry, start: int, items: list[Any]) -> None:
         """Look at results that nobody weighs, as those before were small: at the last of them, for them all.

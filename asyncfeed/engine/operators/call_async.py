@@ -73,14 +73,14 @@ class AsyncWork(WorkStep):
         plain = not self._work.placed and self._work.shape == "map"
         pool, pace = self._pool, Pace()
         turn: int | None = None
-        pool.arrived()
+        pool.worker_started()
         while True:
             entry = self._current
             if self._pausing or entry is None or pool.working > pool.limit or (entry.big and self._probing):
                 entry = None  # a resting worker must not keep the last items alive
                 if self._pausing:
-                    pool.short_handed = True  # who pauses calls again, and this one works when that one waits
-                await pool.rest()
+                    pool.wants_notice = True  # who pauses calls again, and this one works when that one waits
+                await pool.park()
                 turn = None
                 continue
             if turn != self._turn:  # it has waited, and others of its kind have had the loop
@@ -110,8 +110,8 @@ class AsyncWork(WorkStep):
         i = item = result = None
         # The hot path: nothing here that is not needed for every item.
         for i, item in islice(entry.untaken, size):
-            if pool.short_handed and self._more(entry, i):
-                pool.hire(self._begun + i)
+            if pool.wants_notice and self._more(entry, i):
+                pool.wake_one(self._begun + i)
             try:
                 out[i] = result = await fn(item)
                 done[i] = 1
@@ -122,7 +122,7 @@ class AsyncWork(WorkStep):
                 result = None
             if entry.awaited == i:
                 progress.open()
-            if pool.crowded:
+            if pool.over_limit:
                 break
         if i is None:
             return False
@@ -143,8 +143,8 @@ class AsyncWork(WorkStep):
         for i, item in islice(entry.untaken, size):
             entry.taken = i + 1
             entry.items[i] = None
-            if pool.short_handed and self._more(entry, i):
-                pool.hire(self._begun + i)
+            if pool.wants_notice and self._more(entry, i):
+                pool.wake_one(self._begun + i)
             part = await self._admit(entry, i, 1, entry.costs[i]) if entry.big else None
             result = None
             try:
@@ -170,6 +170,6 @@ class AsyncWork(WorkStep):
                     self._progress.open()
             elif entry.awaited == i:
                 self._progress.open()
-            if pool.crowded or (entry.big and self._probing):
+            if pool.over_limit or (entry.big and self._probing):
                 break
         return i is not None

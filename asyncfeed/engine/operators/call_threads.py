@@ -96,17 +96,17 @@ class ThreadWork(WorkStep):
     async def _labour(self) -> None:
         """Take a group of items to a thread, again and again."""
         pool = self._pool
-        pool.arrived()
+        pool.worker_started()
         while True:
             # Who gives items back takes them again before it rests: those who wait for memory may all be waiting
             # for these.
-            taken = None if pool.working > pool.room and not self._left else self._take()
+            taken = None if pool.working > pool.capacity and not self._left else self._take()
             if taken is None:
-                await pool.rest()
+                await pool.park()
                 continue
             on_loop = self._work.inline is not None and self._is_small(taken)
-            if pool.short_handed and (self._current is not None or self._left) and not on_loop:
-                pool.hire(self._begun + (self._current.taken if self._current is not None else 0))
+            if pool.wants_notice and (self._current is not None or self._left) and not on_loop:
+                pool.wake_one(self._begun + (self._current.taken if self._current is not None else 0))
             if taken.entry.big:
                 await self._admit_all(taken)
             self._note(taken, await self._call_all(taken, on_loop=on_loop))
@@ -125,9 +125,9 @@ class ThreadWork(WorkStep):
         if on_loop:
             return dispatch.call(taken.items, places)
         dispatch.limiter.width = pool.limit
-        if not pool.spare:
-            pool.spare = READY_GROUPS
-            pool.arrived()
+        if not pool.extra:
+            pool.extra = READY_GROUPS
+            pool.worker_started()
         outcomes = await dispatch.run(taken.items, places)
         if self._auto:
             self._heed()
@@ -184,7 +184,7 @@ class ThreadWork(WorkStep):
         rest = taken.split(size)
         insort(self._left, rest, key=_number)
         rest.entry.waiting += len(rest.items)
-        self._pool.arrived()
+        self._pool.worker_started()
 
     def _is_small(self, taken: Taken) -> bool:
         """Return whether the loop itself may do these items."""
@@ -199,7 +199,7 @@ class ThreadWork(WorkStep):
         """Let the pool have as many threads as the last group says may help; the tuner finds how many do."""
         dispatch = self._dispatch
         most = min(self.most, dispatch.most) if dispatch.slow else 1
-        self._pool.suit(dispatch.worth, most, anew=dispatch.slow is not self._spread)
+        self._pool.set_range(dispatch.worth, most, anew=dispatch.slow is not self._spread)
         self._spread = dispatch.slow
 
     def _take(self) -> Taken | None:

@@ -88,7 +88,7 @@ class FlatStep(Operator):
                 expansion.gate = Gate()
                 self._buffer.add(expansion)
                 self._untaken.append(expansion)
-                self._pool.hire()
+                self._pool.wake_one()
             if chunk.ends:
                 while len(self._buffer) >= self._most:  # a source of no items can send ends for ever
                     await self._room.wait()
@@ -104,16 +104,16 @@ class FlatStep(Operator):
     async def _labour(self) -> None:
         task = asyncio.current_task()
         pool = self._pool
-        pool.arrived()
+        pool.worker_started()
         while True:
             if not self._untaken:
-                await pool.rest()
+                await pool.park()
                 continue
             expansion = self._untaken.popleft()
             expansion.active = True
             self._open.add(expansion)
-            if self._untaken and pool.short_handed:
-                pool.hire()
+            if self._untaken and pool.wants_notice:
+                pool.wake_one()
             try:
                 if not expansion.unwanted:
                     await self._expand(expansion)
@@ -248,7 +248,7 @@ class FlatStep(Operator):
         if self._pool.limit < self._limit:
             self._pool.limit = self._limit
             if self._untaken:
-                self._pool.hire()
+                self._pool.wake_one()
 
     async def _gather(self, expansion: Expansion, children: list[Any]) -> None:
         """Put elements into the expansion, in place of what was reserved for them; wait while it holds enough."""

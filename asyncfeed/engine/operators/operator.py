@@ -15,7 +15,8 @@ from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.constants import ALONE_SECONDS
 from asyncfeed.engine.epochs import EpochsEnded
 from asyncfeed.engine.limits.demand import Demand
-from asyncfeed.engine.limits.worker_pool import SkipBudget, WorkerPool
+from asyncfeed.engine.limits.worker_pool import WorkerPool
+from asyncfeed.engine.operators.skip_budget import SkipBudget
 from asyncfeed.engine.operators.step import Gate, RunContext, Step
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.stages.steps import Chunk, Work
@@ -117,7 +118,7 @@ class Operator(Step):
             if chunk is not None:
                 await self.send(chunk)
                 self._was_sent()
-                self._pool.watch(self._begun)
+                self._pool.note_progress(self._begun)
                 if chunk.failure is not None:
                     await self.halted(self._passed)
             elif self.budget.waiting:
