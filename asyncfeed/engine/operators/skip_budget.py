@@ -19,9 +19,7 @@ class SkipBudget:
         self._left_out = 0
 
     def allows(self, failure: Failure, seen: int) -> bool:
-        """Return whether a failed item may be left out after `seen` good ones; asked in the order of the
-        stream.
-        """
+        """Return whether a failed item may be left out after `seen` good ones. Failures come in order."""
         if not self._skips or not isinstance(failure.error, Exception):
             return False  # Ctrl-C and an exit are no bad items
         self._left_out += 1
