@@ -23,7 +23,7 @@ except ImportError:  # it does not exist for Windows
 hypothesis.settings.register_profile("timeless", deadline=None)
 hypothesis.settings.load_profile("timeless")
 
-SEEDS = range(int(os.environ.get("ASYNCFEED_SEEDS", "8")))
+SEEDS = range(int(os.environ.get("ASYNCFEED_SEEDS", "4")))
 
 # Coroutine, or a function that makes one -> its result.
 Run = Callable[[Coroutine[Any, Any, Any] | Callable[[], Coroutine[Any, Any, Any]]], Any]
