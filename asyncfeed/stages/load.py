@@ -1,4 +1,4 @@
-"""`load`: have the files in an item read, and decode them."""
+"""`load`: reads the files in an item, and decodes them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from asyncfeed.trees import map_leaves
 
 @dataclass(frozen=True)
 class Load(Node):
-    """Puts what is in a file in the place of the file.
+    """Replaces each file by its sample.
 
-    Items are files, or trees with files among their leaves; other leaves stay. The decoder is a `Decoder`, or
-    a function of the file's `bytes`, sync (it runs on a thread) or async (it runs on the loop).
+    Items are files, or trees with files among their leaves. Other leaves stay as they are. The decoder is a
+    `Decoder`, or a function of the file's `bytes`: sync (it runs on a thread) or async (it runs on the loop).
     """
 
     method = "load"
@@ -51,7 +51,7 @@ class Load(Node):
         _check_takes_bytes(decoder)
 
     def steps(self) -> Sequence[Work]:
-        """One call that reads and decodes; an async decoder is a step of its own."""
+        """Return one step that reads and decodes. An async decoder is a second step."""
         decoder = self.decoder
         if isinstance(decoder, Decoder):
             return [self._work(_Load(_Decode(decoder)), "thread", decoder if decoder.packs else None)]
@@ -66,11 +66,11 @@ class Load(Node):
 
     @property
     def only_reads(self) -> bool:
-        """Whether no item can be left out or overtaken: a decoder makes the same of the same bytes."""
+        """Whether no item can be left out or overtaken. A decoder makes the same sample of the same bytes."""
         return self.one_to_one
 
     def absorb(self, following: Node) -> Node | None:
-        """Return a stage that reads straight into the batch, where the decoder can tell what is in a file."""
+        """Return a stage that reads straight into the batch, if the decoder can tell what is in a file."""
         decoder = self.decoder
         fuses = isinstance(decoder, Decoder) and (decoder.probes or decoder.lays_out) and self.one_to_one
         if not fuses or not isinstance(following, Batch) or following.collate is not None:
@@ -95,11 +95,11 @@ class Load(Node):
         )
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that only the files know."""
+        """Return `Unknown`: only the files tell it."""
         return Unknown()
 
     def length(self, upstream: int) -> int | None:
-        """As many as there were, unless some may be skipped."""
+        """Return the number of items; None if some may be skipped."""
         return upstream if self.on_error == "raise" else None
 
 
@@ -112,16 +112,16 @@ OPENERS = {
     ("pickle", "load"): "load(pickle.loads)",
     ("_pickle", "load"): "load(pickle.loads)",
 }
-"""Functions that take a path or an open file, by module and name, and what to write."""
+"""Functions that take a path or an open file, by module and name, with the call to write instead."""
 PATH_TAKERS = {
     ("numpy", "loadtxt"), ("numpy", "genfromtxt"), ("PIL.Image", "open"), ("torch.serialization", "load"),
     ("pandas.io.parsers.readers", "read_csv"),
 }  # fmt: skip
-"""Others, which `map` can call with the path."""
+"""Other functions that take a path. `map` can call them with the path."""
 
 
 def _check_takes_bytes(decoder: Any) -> None:
-    """Raise for functions that do not take the bytes of a file; those most often written are known by name."""
+    """Raise for functions that do not take the bytes of a file. The most common ones are known by name."""
     module, name = getattr(decoder, "__module__", ""), getattr(decoder, "__qualname__", "")
     if (module, name) == ("asyncfeed.formats.raw", "raw"):
         raise PipelineError("load: raw makes a decoder of a dtype: write load(raw('float32')), or another dtype")
@@ -135,7 +135,7 @@ def _check_takes_bytes(decoder: Any) -> None:
 
 
 def listed_size(item: Any) -> int | None:
-    """Return how many bytes the files in an item hold; None where nobody has looked at one of them.
+    """Return the total size of the files in an item; None if the size of one is not known.
 
     >>> listed_size((File("a.npy", 17), {"y": File("b.npy", 3)}, "label"))
     20
@@ -160,7 +160,7 @@ def _files(item: Any) -> list[File]:
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """Looks how many bytes there will be of the files in an item: as on disk, or as they are when unpacked."""
+    """Looks up the total size of the files in an item: their size on disk, or their size when unpacked."""
 
     decoder: Decoder[Any] | None
 
@@ -177,7 +177,7 @@ class _Measure:
                 with reader.open(file) as opened:
                     return self.decoder.unpacked(opened, file)
         except (OSError, ValueError):
-            return file.size or 0  # reading it finds the same, and says so
+            return file.size or 0  # reading the file meets the same error, and reports it
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class _Call:
 
 
 class _Contents(File):
-    """A file and what is in it, on the way to an async decoder."""
+    """A file with its contents, on the way to an async decoder."""
 
     __slots__ = ("data",)
 
@@ -241,7 +241,7 @@ class _Contents(File):
 
     @property
     def nbytes(self) -> int:
-        """What it holds in memory, in bytes."""
+        """Size of the contents in bytes."""
         return self.data.nbytes
 
 

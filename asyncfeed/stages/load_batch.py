@@ -1,9 +1,9 @@
-"""`load` and the `batch` after it as one: files are read straight into their rows of the batch.
+"""`load` and the `batch` after it as one stage: files are read straight into their rows of the batch.
 
-The first file of a batch says what the others should be. Each is then read with one call, its header aside and
-its body into its row. Whatever is not as expected (another shape, an odd header, a file that changed, any error)
-makes the whole batch go the long way, `load` for each sample and then stacking, which knows what to say: so the
-result is the same, bit by bit, and so is every error.
+The first file of a batch decides what the others should be. Then one call reads each file: its header into a
+buffer aside, its body into its row. If a file is not as expected (another shape, another header, a file that
+changed, any error), the whole batch takes the slow path: `load` for each sample, then stacking. That path finds
+and reports every error. So the result is the same, bit by bit, and so is every error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadBatch(Node):
-    """What `Load.absorb(batch)` makes."""
+    """The stage that `Load.absorb(batch)` returns."""
 
     load: Load
     batch: Batch
@@ -41,7 +41,7 @@ class LoadBatch(Node):
     method: ClassVar[str] = "load"
 
     def steps(self) -> Sequence[Step]:
-        """Return the grouping of files, and the reading of each group."""
+        """Return two steps: one groups the files, one reads each group."""
         (each,) = self.load.steps()
         assert isinstance(each, Work)
         assert isinstance(self.load.decoder, Decoder)
@@ -64,12 +64,12 @@ class LoadBatch(Node):
         return self.batch.size
 
     def absorb(self, following: Node) -> LoadBatch | None:
-        """Take a pad in, as the batch does."""
+        """Absorb a `pad`, as the batch does."""
         batch = self.batch.absorb(following)
         return None if batch is None else replace(self, batch=batch)
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return what the batch says."""
+        """Return the axes of the batch."""
         return self.batch.axes(Unknown(), endless=endless)
 
     def length(self, upstream: int) -> int:
@@ -83,13 +83,13 @@ class LoadBatch(Node):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Says what a batch of files will weigh: padded, at most as if all were as large as the largest."""
+    """Computes the size of a batch of files. Padded, it counts each file with the size of the largest one."""
 
     each: Callable[[Any], int | None] | None
     padding: Pad | None
 
     def __call__(self, samples: list[Tree]) -> int | None:
-        """Return the number of bytes; None where that of a sample is not known."""
+        """Return the number of bytes; None if the size of a sample is not known."""
         assert self.each is not None
         costs = [cost for cost in map(self.each, samples) if cost is not None]
         if len(costs) < len(samples):
@@ -99,13 +99,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Says the same of files that have to be looked at before."""
+    """Computes the size of a batch of files whose sizes must be looked up."""
 
     each: Callable[[Any], int] | None
     padding: Pad | None
 
     def __call__(self, samples: list[Tree]) -> int:
-        """Return the number of bytes; blocks."""
+        """Return the number of bytes. This blocks."""
         assert self.each is not None
         costs = list(map(self.each, samples))
         return sum(costs) if self.padding is None else len(costs) * max(costs)
@@ -116,13 +116,13 @@ class ReadBatch:
     """Reads a list of samples whose leaves are files into one tree of arrays."""
 
     decoder: Decoder[Any]
-    long_way: Callable[[Any], Any]
+    load_each: Callable[[Any], Any]
     stage: str
     padding: Pad | None
     slow_paths: SlowPaths
     """Counts the batches whose files were loaded one by one, by reason."""
     _rows: dict[int, HeadedRows | LaidOutRows] = field(default_factory=dict)
-    """What knows the files of the column of this number."""
+    """The reader of the files of each column, by the number of the column."""
     _pool: Pool = field(default_factory=shared_pool)
 
     def __call__(self, samples: list[Tree], place: Place) -> Tree:
@@ -131,14 +131,14 @@ class ReadBatch:
             return self._assemble(*_columns(samples), place)
         except LayoutMismatch as surprise:
             reason = str(surprise)
-        except OSError as error:  # the long way finds it, too, and says where
+        except OSError as error:  # the slow path meets it, too, and says at which sample
             reason = f"{type(error).__name__} while a file was read"
         self.slow_paths.note(f"{self.stage}, one by one: {reason}")
         loaded = []
         for member, sample in enumerate(samples):
             try:
-                loaded.append(self.long_way(sample))
-            except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
+                loaded.append(self.load_each(sample))
+            except BaseException as error:  # noqa: BLE001 - the consumer gets any exception
                 raise MemberError(member, self.stage, error) from None
         return collate(loaded, place.name, self.padding, self._pool.empty, self.stage)
 
@@ -168,7 +168,7 @@ class ReadBatch:
 
     def _rows_of(self, number: int) -> HeadedRows | LaidOutRows:
         rows = self._rows.get(number)
-        if rows is None:  # if another thread does so, too, one of the two is forgotten
+        if rows is None:  # if two threads do this at once, one of the two objects is dropped
             kind = HeadedRows if self.decoder.probes else LaidOutRows
             rows = self._rows[number] = kind(self.decoder, self._pool)
         return rows
@@ -178,7 +178,10 @@ _store = attrgetter("store")
 
 
 def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec]:
-    """Return the leaves of the samples column by column; raise `LayoutMismatch` if files and others mix in one."""
+    """Return the leaves of the samples by column.
+
+    Raise `LayoutMismatch` if a column mixes files and other leaves.
+    """
     kinds = set(map(type, samples))
     if kinds == {File}:
         return [samples], leaf_spec()

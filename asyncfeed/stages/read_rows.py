@@ -1,7 +1,7 @@
-"""Reading one column of files into the rows of one array; or of several, where a file holds several.
+"""Reads one column of files into the rows of one array, or of several arrays if each file holds several.
 
-The first file says what the others should be. Whatever is not so raises `LayoutMismatch`, and then nothing is
-known but that the batch has to be loaded file by file.
+The first file decides what the others should be. If a file differs, `LayoutMismatch` is raised, and the batch must
+be loaded file by file.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PROBE = 256
-"""How many bytes hold a header as `numpy.save` writes it: 128, or 192 for a long list of fields."""
+"""Number of bytes that hold a header as `numpy.save` writes it: 128, or 192 for a long list of fields."""
 MOST = 256
-"""How many arrays a file may hold: one call takes at most 1,024 buffers."""
+"""Number of arrays that a file may hold. One call takes at most 1,024 buffers."""
 
 
 REMEMBERED = 1024
-"""How many headers of a ragged column are known by their bytes."""
+"""Number of headers of a ragged column that are remembered by their bytes."""
 SCRATCH = 1 << 20
-"""Bytes of headers, and of all else beside the arrays, that are read at a time. If it were larger, files with
-other large arrays would take memory that nobody counts. If it were smaller, fewer files would be opened ahead."""
+"""Bytes outside of the arrays, such as headers, that are read at a time. If it were larger, files with other large
+arrays would take memory that no limit counts. If it were smaller, fewer files would be opened ahead."""
 DIFFERS = "a file differs from the first in its header or size"
 NO_LAYOUT = "the arrays are compressed, pickled, or too many"
 
 
 class LayoutMismatch(Exception):
-    """Something is not as the first file of the batch promised; it says what."""
+    """A file differs from what the first file of the batch promised. The message says in what."""
 
 
 def fitting(check: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call what refuses data that does not fit; the long way refuses it, too, and names the sample."""
+    """Call a function that raises `ValueError` for data that does not fit. Raise `LayoutMismatch` instead.
+
+    The slow path meets the same error, and names the sample.
+    """
     try:
         return check(*args, **kwargs)
     except ValueError:
@@ -57,13 +60,13 @@ def fitting(check: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 
 def _groups(files: int, aside: int) -> list[range]:
-    """Return the places of files read together, if so many bytes of each are beside its arrays."""
+    """Return the places of the files that are read together. `aside` bytes of each are outside of its arrays."""
     step = max(1, SCRATCH // max(1, aside))
     return [range(start, min(start + step, files)) for start in range(0, files, step)]
 
 
 def _check(outcomes: Sequence[Exception | None]) -> None:
-    """Raise what is wrong with the first file that could not be read into its row."""
+    """Raise the error of the first file that could not be read into its row."""
     for error in filter(None, outcomes):
         if isinstance(error, Corrupt):
             raise LayoutMismatch(DIFFERS)
@@ -77,8 +80,8 @@ class HeadedRows:
         self._decoder = decoder
         self._pool = pool
         self._known: tuple[Header, bytes, dict[bytes, int]] | None = None
-        """The header that the last batch had, and its bytes: most files of a column have the same. And the lengths
-        that other headers say, by their bytes, which otherwise are as that one."""
+        """The header of the last batch and its bytes, as most files of a column have the same header. Also the
+        lengths in other headers, by their bytes. Those headers differ only in the length."""
 
     def read(self, reader: Reader, files: Sequence[File]) -> NDArray[Any]:
         """Read files of one shape into the rows of one array."""
@@ -102,7 +105,7 @@ class HeadedRows:
     def read_ragged(
         self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Read files that differ in axis 0 into the rows of one array, padded; return it with the lengths."""
+        """Read files that differ in axis 0 into the rows of one padded array. Return the array and the lengths."""
         header, _, known = self._first(reader, files[0])
         if not header.shape:
             raise LayoutMismatch("a sample without axes cannot be padded")
@@ -140,14 +143,14 @@ class HeadedRows:
         return out, np.array(lengths, np.int64)
 
     def _first(self, reader: Reader, file: File) -> tuple[Header, bytes, dict[bytes, int]]:
-        """Return the header that the files should have, its bytes, and the lengths that others may say."""
+        """Return the header that the files should have, its bytes, and the lengths in other known headers."""
         known = self._known
         if known is not None:
             return known
         buffer = value(*reader.read((file,)))
         header = self._decoder.probe(buffer[:PROBE], file)
         if header.offset + header.nbytes != len(buffer):
-            # Memory for a batch of what is not there must not be asked for.
+            # No memory may be taken for a batch of bytes that are not there.
             raise LayoutMismatch("a file is not as long as its header says")
         if header.fortran_order and len(header.shape) > 1:
             raise LayoutMismatch("an array is in Fortran order")
@@ -185,7 +188,7 @@ class LaidOutRows:
     def read_ragged(
         self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
     ) -> tuple[Tree, Any]:
-        """Do nothing: such files are padded when they are samples."""
+        """Raise `LayoutMismatch`: such files are padded after they are loaded."""
         raise LayoutMismatch("files with several arrays are padded after they are loaded")
 
     def _learn(self, reader: Reader, file: File) -> _Template:
@@ -194,14 +197,16 @@ class LaidOutRows:
         buffer = value(*reader.read((file,)))
         layout = self._decoder.layout(buffer, file)
         if layout is None or len(layout.headers) > MOST:
-            self._unsupported = True  # compressed, say: the others will be, too, and a look at each is not free
+            self._unsupported = (
+                True  # compressed, for example. The other files will be, too, and a check costs time
+            )
             raise LayoutMismatch(NO_LAYOUT)
         template = self._template = _Template(buffer, layout)
         return template
 
 
 class _Template:
-    """A layout, prepared for reading: the arrays in the order of the file, and all between them as one text."""
+    """A layout, prepared for reading: the arrays in the order of the file, and all bytes between them joined."""
 
     def __init__(self, buffer: Bytes, layout: Layout) -> None:
         arrays = sorted(layout.headers.items(), key=lambda each: each[1].offset)
@@ -219,7 +224,7 @@ class _Template:
         self.aside = self._blank(aside)
 
     def _place(self, at: int) -> int:
-        """Return where a place in the file is when the arrays are taken out of it."""
+        """Return the position that a position in the file has in the bytes without the arrays."""
         return at - sum(header.nbytes for header in self.headers if header.offset < at)
 
     def _blank(self, text: bytearray) -> bytearray:
@@ -228,7 +233,7 @@ class _Template:
         return text
 
     def parts(self, aside: bytearray, rows: Sequence[memoryview]) -> list[memoryview]:
-        """Return what a file is read into: the arrays into rows, and what is between them into `aside`."""
+        """Return the buffers to read a file into: `rows` for the arrays, parts of `aside` for all other bytes."""
         view = memoryview(aside)
         parts = [view[start:stop] for start, stop in self.gaps]
         for at, row in enumerate(rows):

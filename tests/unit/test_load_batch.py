@@ -267,8 +267,8 @@ def test_archives_written_at_other_times_are_read_in_one_go(tmp_path: Path) -> N
                 archive.writestr(zipfile.ZipInfo(f"{name}.npy", (2001 + number, 2, 3, 4, 5, 6)), out.getvalue())
     read, _ = reader(af.npz(keys=["x"]))
     files = list(af.files(f"{tmp_path}/*.npz"))
-    long_way, calls = read.long_way, []
-    read = replace(read, long_way=lambda file: calls.append(file) or long_way(file))
+    load_each, calls = read.load_each, []
+    read = replace(read, load_each=lambda file: calls.append(file) or load_each(file))
     kind, ((name, *_, data),) = called(read, files)
     assert (kind, name, np.frombuffer(data, "i8").reshape(4, 5)[:, 0].tolist()) == (dict, "x", [0, 1, 2, 3])
     assert calls == []
