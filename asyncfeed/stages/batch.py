@@ -16,15 +16,15 @@ from asyncfeed.stages.steps import Algorithm, Step
 
 @dataclass(frozen=True)
 class Batch(Node):
-    """Stacks each `size` samples along a new first axis; the last batch of an epoch may be smaller."""
+    """Stacks each `size` samples along a new first axis. The last batch of an epoch may be smaller."""
 
     size: int
     drop_remainder: bool = False
     collate: Callable[[list[Any]], Any] | None = None
     padding: Pad | None = field(default=None, repr=False)
-    """The `pad` that follows; only `absorb` sets it."""
+    """The `pad` that follows. Only `absorb` sets it."""
     made_by: Node | None = field(default=None, repr=False, compare=False)
-    """The stage before that calls a function of the user's; only `Pipeline` sets it, for messages."""
+    """The earlier stage that calls a function of the user's, for messages. Only `Pipeline` sets it."""
 
     method: ClassVar[str] = "batch"
     positional: ClassVar[tuple[str, ...]] = ("size",)
@@ -36,11 +36,11 @@ class Batch(Node):
         check_collate("batch", self.collate)
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
-        """Return this stage, which knows the stage that made its samples; raise if these are unread files."""
+        """Return this stage with the stage that makes its samples. Raise if the samples are unread files."""
         return replace(self, made_by=maker(self, source, stages))
 
     def steps(self) -> Sequence[Step]:
-        """Return the grouping, and the stacking of each group."""
+        """Return two steps: one groups samples, one stacks each group."""
         return [Group(self.size, self.drop_remainder), collating(self.collate, self.padding, self.made_by)]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
@@ -50,7 +50,7 @@ class Batch(Node):
         whole = self.drop_remainder or endless
         if self.padding is not None:
             return Batched(whole, self.padding.axes(upstream, endless=endless))
-        # A batch of several has compared them; one alone says nothing of the next.
+        # A batch of several samples has compared their axes. A batch of one sample has not.
         alike = self.size > 1 and not isinstance(upstream, Batched)
         return Batched(whole, Fixed() if alike else upstream)
 
@@ -63,7 +63,7 @@ class Batch(Node):
         return self.size
 
     def absorb(self, following: Node) -> Batch | None:
-        """Return a batch that pads while it stacks, where a pad follows."""
+        """Return a batch that pads while it stacks, if a `pad` follows."""
         if isinstance(following, Pad) and self.collate is not None:
             raise refuse_pad(self.method)
         if isinstance(following, Pad) and self.padding is None:
@@ -82,7 +82,7 @@ class Group(Algorithm):
 
     @property
     def held(self) -> int:
-        """How many items wait for their list to be full."""
+        """Number of items that wait until their list is full."""
         return len(self._items)
 
     def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
@@ -100,7 +100,7 @@ class Group(Algorithm):
         return [items[at : at + size] for at in starts], [members(positions[at : at + size]) for at in starts]
 
     def flush(self) -> tuple[list[Any], Positions]:
-        """Return the list that is not full, unless such a list is to be dropped."""
+        """Return the list that is not full, unless it must be dropped."""
         items, positions = self._items, self._positions
         self._items, self._positions = [], ()
         return ([], ()) if self._drop or not items else ([items], [members(positions)])
@@ -110,5 +110,5 @@ class Group(Algorithm):
         return {"items": list(self._items), "positions": list(self._positions)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
         self._items, self._positions = list(state["items"]), state["positions"]

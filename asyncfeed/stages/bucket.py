@@ -27,10 +27,10 @@ from asyncfeed.trees import Tree, flatten
 class Bucket(Node):
     """Batches samples with others of about their length, as TensorFlow's `bucket_by_sequence_length` does.
 
-    Bucket 0 takes lengths below `boundaries[0]`, the next those below `boundaries[1]`, and the last all that
-    remain. Each makes a batch when it holds `size` samples, or its own entry of `size`. What is left at the
-    end of an epoch makes smaller batches, the shortest samples first. The length is axis 0 of the first array
-    in a sample, or what `length(sample)` returns, which may be async.
+    Bucket 0 takes lengths below `boundaries[0]`, the next bucket those below `boundaries[1]`, and the last bucket
+    all others. A bucket makes a batch when it holds `size` samples, or its own entry of `size`. At the end of an
+    epoch the remaining samples make smaller batches, the shortest samples first. The length is axis 0 of the first
+    array in a sample, or the result of `length_of(sample)`, which may be async.
     """
 
     boundaries: tuple[int, ...]
@@ -39,9 +39,9 @@ class Bucket(Node):
     drop_remainder: bool = False
     collate: Callable[[list[Any]], Any] | None = None
     padding: Pad | None = field(default=None, repr=False)
-    """The `pad` that follows; only `absorb` sets it."""
+    """The `pad` that follows. Only `absorb` sets it."""
     made_by: Node | None = field(default=None, repr=False, compare=False)
-    """The stage before that calls a function of the user's; only `Pipeline` sets it, for messages."""
+    """The earlier stage that calls a function of the user's, for messages. Only `Pipeline` sets it."""
 
     method: ClassVar[str] = "bucket"
     makes_items: ClassVar[bool] = True
@@ -79,11 +79,11 @@ class Bucket(Node):
         return self.size if isinstance(self.size, tuple) else (self.size,) * (len(self.boundaries) + 1)
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
-        """Return this stage, which knows the stage that made its samples; raise if these are unread files."""
+        """Return this stage with the stage that makes its samples. Raise if the samples are unread files."""
         return replace(self, made_by=maker(self, source, stages))
 
     def steps(self) -> Sequence[Step]:
-        """Return the measuring, the grouping, and the stacking of each group."""
+        """Return three steps: one measures samples, one groups them, one stacks each group."""
         if self.length_of is None:
             measure = Work(Measure(first_axis), "thread", inline=always)
         elif is_async(self.length_of):
@@ -106,7 +106,7 @@ class Bucket(Node):
         return self.size if isinstance(self.size, int) else min(self.size)
 
     def absorb(self, following: Node) -> Bucket | None:
-        """Return a bucket that pads while it stacks, where a pad follows."""
+        """Return a bucket that pads while it stacks, if a `pad` follows."""
         if isinstance(following, Pad) and self.collate is not None:
             raise refuse_pad(self.method)
         if isinstance(following, Pad) and self.padding is None:
@@ -125,7 +125,7 @@ class GroupByLength(Algorithm):
         self._positions: list[list[Position]] = [[] for _ in sizes]
 
     def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
-        """Return the lists that are full, in the order in which they became so."""
+        """Return the lists that are full, in the order in which they became full."""
         full: list[Any] = []
         groups: list[Position] = []
         for (length, item), position in zip(items, positions, strict=True):
@@ -140,7 +140,7 @@ class GroupByLength(Algorithm):
         return full, groups
 
     def flush(self) -> tuple[list[Any], Positions]:
-        """Return the lists that are not full, the shortest first, unless such lists are to be dropped."""
+        """Return the lists that are not full, the shortest samples first, unless they must be dropped."""
         left = list(filter(None, self._items))
         groups = list(map(members, filter(None, self._positions)))
         self._items, self._positions = [[] for _ in self._sizes], [[] for _ in self._sizes]
@@ -154,7 +154,7 @@ class GroupByLength(Algorithm):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
         self._items = [list(each) for each in state["items"]]
         self._positions = [list(each) for each in state["positions"]]
 
@@ -192,7 +192,7 @@ def first_axis(sample: Tree) -> int:
 
 
 def whole(length: object) -> int:
-    """Return a length as a number of Python's; numpy's are whole numbers too, floats are not."""
+    """Return a length as a Python int. NumPy's whole numbers are accepted, floats are not."""
     try:
         return index(length)  # type: ignore[arg-type]
     except TypeError:
@@ -201,7 +201,7 @@ def whole(length: object) -> int:
 
 
 def always(_item: Tree) -> bool:
-    """Return that the loop itself may measure any item: it only looks at a shape."""
+    """Return True: the loop itself may measure any item, because that only reads a shape."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""What `batch` and `bucket` share: the work that makes a batch of a list of samples, and its checks."""
+"""The common part of `batch` and `bucket`: the step that makes a batch of a list of samples, and its checks."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ class Collate:
     pool: Pool = field(default_factory=shared_pool, compare=False)
 
     def work(self) -> Work:
-        """Return the work: on a thread, or on the loop where there is little to copy."""
+        """Return the step: on a thread, or on the loop if there is little to copy."""
         return Work(self, "thread", placed=True, inline=self.fits, cost=self.size_of)
 
     def __call__(self, samples: list[Tree], place: Place) -> Tree:
-        """Return the batch; messages name its members as `place` does."""
+        """Return the batch. `place` gives the names of its members in messages."""
         return collate(samples, place.name, self.pad, self.pool.empty, self.made_by)
 
     def size_of(self, samples: list[Tree]) -> int:
-        """Return how many bytes the batch needs: about that where it is padded."""
+        """Return how many bytes the batch needs. If it is padded, this is an estimate."""
         if self.pad is None:
             return total_size(samples)
         return len(samples) * max(self.pad.size_of(samples[0]), *map(size_of, samples))
 
     def fits(self, samples: list[Tree]) -> bool:
-        """Return whether the loop may do this batch: one of little to copy, and no code but ours to call."""
-        # A tensor of another library, or an array in a file, may take long to become an array in memory.
+        """Return whether the loop may make this batch: it copies little, and calls no other library's code."""
+        # Converting a tensor of another library, or an array in a file, may take long.
         return self.size_of(samples) <= INLINE and LEAVES.issuperset(map(type, flatten(samples[0])[0]))
 
 
 def maker(batch: Node, source: Source, stages: Sequence[Node]) -> Node | None:
-    """Return the stage that makes the samples of a batch, if one does; raise if these are files, still unread."""
+    """Return the stage that makes the samples of a batch, or None. Raise if the samples are unread files."""
     made_by = next((node for node in reversed(stages) if node.makes_items), None)
     if made_by is None and source.delivers_files and getattr(batch, "collate", None) is None:
         raise PipelineError(
@@ -58,7 +58,7 @@ def maker(batch: Node, source: Source, stages: Sequence[Node]) -> Node | None:
 def collating(
     function: Callable[[list[Any]], Any] | None, pad: Padding | None = None, made_by: Node | None = None
 ) -> Work:
-    """Return the work that makes a batch of each list of samples: by the user's function if there is one."""
+    """Return the step that makes a batch of each list of samples, by the user's function if there is one."""
     if function is None:
         return Collate(pad, made_by).work()
     return Work(function, "thread", cost=total_size)

@@ -17,7 +17,7 @@ LEAST = -(2**63)
 
 @dataclass(frozen=True)
 class Enumerate(Node):
-    """Makes each item a pair `(number, item)`; the numbers begin at `start` in each epoch."""
+    """Turns each item into a pair `(number, item)`. The numbers begin at `start` in each epoch."""
 
     start: int = 0
 
@@ -28,21 +28,21 @@ class Enumerate(Node):
         check_count("enumerate", "start", self.start, LEAST)
 
     def index(self, upstream: Indexed) -> Indexed | None:
-        """Return the items with their places; None if some may be left out, which only a stream can count."""
+        """Return the items with their places; None if some may be left out. Then only a stream can count them."""
         if leaves_out(upstream):
             return None
         return Numbered(upstream, self.start)
 
     def steps(self) -> Sequence[Step]:
-        """Return the count of a stream."""
+        """Return the step that counts the items of a stream."""
         return [Count(self.start)]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the same: the items stay as they are."""
+        """Return `upstream`: the items stay as they are."""
         return upstream
 
     def length(self, upstream: int) -> int:
-        """Return as many as come in."""
+        """Return `upstream`: as many items come out as go in."""
         return upstream
 
 
@@ -62,12 +62,12 @@ class Numbered:
         return list(zip(shift(places, self._start), self._upstream.pick(epoch, places), strict=True))
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place is called."""
+        """Return the name of the item at this place."""
         return self._upstream.key(epoch, place)
 
 
 class Count(Algorithm):
-    """Makes each item of a stream a pair with its number."""
+    """Turns each item of a stream into a pair with its number."""
 
     def __init__(self, start: int) -> None:
         self._start = self._next = start
@@ -88,5 +88,5 @@ class Count(Algorithm):
         return {"next": self._next}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
         self._next = state["next"]

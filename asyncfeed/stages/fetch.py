@@ -1,6 +1,6 @@
-"""Fetch: reading the items of a source whose `[number]` is the user's code.
+"""Fetch: reads the items of a source whose `[number]` is the user's code.
 
-The source then sends the numbers of the places, and this stage puts the item in the place of each number: on
+The source sends the numbers of the places, and this stage replaces each number by its item: on
 threads, or on the loop if `[number]` is async. So the concurrency, the order, the memory limit, the failures and
 `on_error` are those of `map`.
 """
@@ -35,13 +35,13 @@ class Places:
         return list(shift(places, epoch * len(self._upstream)))
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place is called."""
+        """Return the name of the item at this place."""
         return self._upstream.key(epoch, place)
 
 
 @dataclass(frozen=True)
 class Fetch(Node):
-    """Puts the items of `upstream` in the place of the numbers that `Places` gives them."""
+    """Replaces the numbers from `Places` by the items of `upstream`."""
 
     upstream: Indexed
     reading: Reading
@@ -51,7 +51,7 @@ class Fetch(Node):
     hidden: ClassVar[bool] = True
 
     def steps(self) -> Sequence[Work]:
-        """Return one call for each item."""
+        """Return one step, which reads each item with one call."""
         reading = self.reading
         fetch = self._fetch()
 
@@ -69,7 +69,7 @@ class Fetch(Node):
         ]
 
     def _fetch(self) -> Callable[[int], Any]:
-        """Return what gets the item of a number."""
+        """Return the function that reads the item of a number."""
         upstream, count = self.upstream, len(self.upstream)
         one = upstream.one if isinstance(upstream, Numbered) else None
         if one is not None:
@@ -77,31 +77,31 @@ class Fetch(Node):
 
         def fetch(number: int) -> Any:
             epoch, place = divmod(number, count)
-            # A range, which a shuffle looks up in a block of places that it keeps.
+            # A range, because a shuffle looks it up in a block of places that it keeps.
             (item,) = upstream.pick(epoch, range(place, place + 1))
             return item
 
         return fetch
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that only the items know."""
+        """Return `Unknown`: only the items tell it."""
         return Unknown()
 
     def put(self, stages: Sequence[Node]) -> list[Node]:
-        """Return the stages of a stream with this one among them: after those that only order the items."""
+        """Insert this stage into the stages of a stream, after those that only order the items."""
         place = 0
-        if self.reading.on_error == "raise":  # or else they count only what could be read
+        if self.reading.on_error == "raise":  # else they must count only the items that could be read
             while place < len(stages) and stages[place].arranges:
                 place += 1
         return [*stages[:place], self, *stages[place:]]
 
     def __str__(self) -> str:
-        """Return the call that makes the source: errors name that."""
+        """Return the call that makes the source, which errors name."""
         return self.name
 
 
 async def _answered(item: Any) -> Any:
-    """Return an item when what was `Asked` for is there: all parts of it, if `enumerate` or `zip` made a tuple."""
+    """Await an item that was `Asked` for. If `enumerate` or `zip` made a tuple, await all its parts."""
     if type(item) is Asked:
         try:
             return await item.dataset[item.number]

@@ -1,4 +1,4 @@
-"""`filter`: keep the items that a function says yes to."""
+"""`filter`: keeps the items for which a function returns a true value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asyncfeed.stages.steps import Concurrency, OnError, Work
 
 @dataclass(frozen=True)
 class Filter(Node):
-    """Calls `fn(item)`, sync (on threads) or async (on the loop), and keeps the item where that is true."""
+    """Calls `fn(item)`, sync (on threads) or async (on the loop), and keeps the item if the result is true."""
 
     method = "filter"
     positional = ("fn",)
@@ -30,11 +30,11 @@ class Filter(Node):
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the same: the items stay as they are."""
+        """Return `upstream`: the items stay as they are."""
         return upstream
 
     def steps(self) -> Sequence[Work]:
-        """One call per item."""
+        """Return one step, which calls the function for each item."""
         return [
             Work(
                 self.fn,

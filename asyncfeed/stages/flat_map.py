@@ -1,4 +1,4 @@
-"""`flat_map`: put the elements that a function returns in the place of each item."""
+"""`flat_map`: replaces each item by the elements that a function returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asyncfeed.stages.steps import Concurrency, OnError, Work
 
 @dataclass(frozen=True)
 class FlatMap(Node):
-    """Calls `fn(item)` and passes on what it returns or yields, element by element.
+    """Calls `fn(item)` and sends the elements that it returns or yields, one by one.
 
     The function is sync (on threads) and returns an iterable, or async (on the loop) and returns an iterable
     or is an async generator.
@@ -37,11 +37,11 @@ class FlatMap(Node):
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that nothing is known of the elements."""
+        """Return `Unknown`: the function decides the elements."""
         return Unknown()
 
     def steps(self) -> Sequence[Work]:
-        """One call per item."""
+        """Return one step, which calls the function for each item."""
         return [
             Work(
                 self.fn,

@@ -1,4 +1,4 @@
-"""`interleave`: the elements of several items, by turns."""
+"""`interleave`: sends the elements of several items, in turns."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from asyncfeed.stages.base import Node, check_count
 from asyncfeed.stages.steps import OnError, Turns, Work
 
 AHEAD = 2
-"""How many items are opened before their turn."""
+"""Number of items that are opened before their turn."""
 
 
 @dataclass(frozen=True)
 class Interleave(Node):
-    """Calls `fn(item)` for `cycle` items at a time and passes on `block` elements of each in turn."""
+    """Calls `fn(item)` for `cycle` items at a time, and sends `block` elements of each in turn."""
 
     fn: Callable[..., Any]
     cycle: int = 4
@@ -38,7 +38,10 @@ class Interleave(Node):
         check_policy("interleave", "auto", self.on_error, self.skip_limit)
 
     def steps(self) -> Sequence[Work]:
-        """One call per item; as many calls at a time as items are open or opened ahead."""
+        """Return one step.
+
+        It makes one call for each item, and as many calls at a time as items are open or opened ahead.
+        """
         return [
             Work(
                 self.fn,
@@ -52,5 +55,5 @@ class Interleave(Node):
         ]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that nothing is known of the elements."""
+        """Return `Unknown`: the function decides the elements."""
         return Unknown()

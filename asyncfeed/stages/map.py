@@ -1,4 +1,4 @@
-"""`map`: put what a function returns in the place of each item."""
+"""`map`: replaces each item by the result of a function."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ On = Literal["thread", "process"]
 class Map(Node):
     """Calls `fn(item)` for each item, sync (on threads) or async (on the loop).
 
-    `on="process"` calls a sync function in processes of its own, for functions that hold the GIL.
-    With `rng`, `fn(item, generator)` gets random numbers that depend on nothing but `seed` and the item's
-    place: the same at any concurrency, on any machine, and after a resume.
+    `on="process"` calls a sync function in worker processes. It is for functions that hold the GIL.
+    With `rng`, `fn(item, generator)` gets random numbers that depend only on `seed` and the item's place. They are
+    the same at any concurrency, on any machine, and after a resume.
     """
 
     method = "map"
@@ -41,7 +41,7 @@ class Map(Node):
     skip_limit: float | None = None
     on: On = "thread"
     stream: int = field(default=0, repr=False)
-    """How many random stages stand before this one; see `randomness`."""
+    """Number of random stages before this one; see `randomness`."""
 
     def __post_init__(self) -> None:
         check_fn(self.method, self.fn)
@@ -62,11 +62,11 @@ class Map(Node):
         return self.rng
 
     def with_stream(self, stream: int) -> Map:
-        """Return this map with the random numbers of another place in the description."""
+        """Return this map with the random numbers that it draws after `stream` random stages."""
         return replace(self, stream=stream)
 
     def steps(self) -> Sequence[Work]:
-        """One call per item."""
+        """Return one step, which calls the function for each item."""
         waits = is_async(self.fn)
         fn = self.fn
         if self.rng:
@@ -95,16 +95,16 @@ class Map(Node):
         return self.on_error == "raise" and self.ordered
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return what a function leaves certain."""
+        """Return `Unknown`: the function decides the axes."""
         return upstream.mapped()
 
     def length(self, upstream: int) -> int | None:
-        """As many as there were, unless some may be skipped."""
+        """Return the number of items; None if some may be skipped."""
         return upstream if self.on_error == "raise" else None
 
 
 def _check_sendable(fn: Callable[..., Any]) -> None:
-    """Raise where another process cannot call `fn`."""
+    """Raise if another process cannot call `fn`."""
     if is_async(fn):
         raise PipelineError(
             f'map: {fn!r} is async and runs on the event loop; leave out on="process", which is for functions '

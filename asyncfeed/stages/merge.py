@@ -1,4 +1,4 @@
-"""Zip and Concat: several pipelines as the source of one."""
+"""Zip and Concat: several pipelines become the source of one pipeline."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ class Zip(Source):
         return all(is_endless(each.source, each.stages) for each in self.pipelines)
 
     def size(self) -> int | None:
-        """Return the number of tuples, where all inputs tell theirs."""
+        """Return the number of tuples; None if an input does not know its number of items."""
         sizes = [pipeline.size() for pipeline in self.pipelines]
         return None if None in sizes else min(sizes)
 
     def indexed(self) -> Indexed | None:
-        """Return tuples by number, where all inputs can be reached by number."""
+        """Return tuples by number; None if an input cannot be reached by number."""
         inputs = [pipeline.indexed() for pipeline in self.pipelines]
         return None if None in inputs or read_apart(inputs) else Zipped(inputs)
 
     def merging(self) -> Zipping:
-        """Return that streams give one item each at a time."""
+        """Return `Zipping`: each stream gives one item at a time."""
         return Zipping(self.strict)
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
@@ -94,7 +94,7 @@ class Zipped:
         return list(zip(*[each.pick(epoch, places) for each in self._inputs], strict=True))
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the items of the tuple are called."""
+        """Return the names of the items of the tuple."""
         return ", ".join(each.key(epoch, place) for each in self._inputs)
 
 
@@ -120,12 +120,12 @@ class Concat(Source):
         return any(is_endless(each.source, each.stages) for each in self.pipelines)
 
     def size(self) -> int | None:
-        """Return the number of items, where all inputs tell theirs."""
+        """Return the number of items; None if an input does not know its number."""
         sizes = [pipeline.size() for pipeline in self.pipelines]
         return None if None in sizes else sum(sizes)
 
     def indexed(self) -> Indexed | None:
-        """Return the items by number, where all inputs can be reached by number."""
+        """Return the items by number; None if an input cannot be reached by number."""
         inputs = [pipeline.indexed() for pipeline in self.pipelines]
         if None in inputs or read_apart(inputs):
             return None
@@ -134,11 +134,11 @@ class Concat(Source):
         return None if shared else Concatenated(inputs)
 
     def merging(self) -> Picking:
-        """Return that of streams, one comes after the other."""
+        """Return the choice for streams: one stream after the other."""
         return Picking(partial(OneByOne, len(self.pipelines)))
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that nothing is known: an input has not been compared with another."""
+        """Return `Unknown`: the inputs have not been compared with each other."""
         return Unknown()
 
     def __str__(self) -> str:
@@ -147,22 +147,22 @@ class Concat(Source):
 
 
 class OneByOne:
-    """The `Choice` of `concat`: all items of an input, then all of the next."""
+    """The `Choice` of `concat`: all items of an input, then all items of the next one."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._current = 0
 
     def begin(self, epoch: int) -> None:
-        """Begin with the first."""
+        """Begin with the first input."""
         self._current = 0
 
     def next(self) -> tuple[int, int] | None:
-        """Return the current input, and that all of it is wanted."""
+        """Return the current input, of which all items are wanted."""
         return (self._current, sys.maxsize) if self._current < self._count else None
 
     def took(self, count: int) -> None:
-        """Do nothing: the rest is wanted, too."""
+        """Do nothing: the remaining items are wanted, too."""
 
     def ended(self) -> None:
         """Go on to the next input."""
@@ -185,7 +185,7 @@ class Concatenated:
         return which, place - (self._ends[which] - len(self._inputs[which]))
 
     def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
-        """Return the items at these places, asking each input once for places that follow each other."""
+        """Return the items at these places. Each input is asked once for places that follow each other."""
         if isinstance(places, range) and places.step == 1:
             items: list[Any] = []
             start = places.start
@@ -203,18 +203,18 @@ class Concatenated:
         return [next(columns[which]) for which, _ in found]
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place is called."""
+        """Return the name of the item at this place."""
         which, offset = self._find(place)
         return self._inputs[which].key(epoch, offset)
 
 
 def read_apart(inputs: Sequence[Indexed]) -> bool:
-    """Return whether some inputs are read on threads and others on the loop: then each is a stream of its own."""
+    """Return whether some inputs are read on threads and others on the loop. Then each input is its own stream."""
     return len({each.on_thread.awaits for each in inputs if each.on_thread is not None}) > 1
 
 
 def read_together(inputs: Sequence[Indexed]) -> Reading | None:
-    """Return how the items of several inputs are read: as few at a time as any of them allows."""
+    """Return how the items of several inputs are read. The smallest concurrency of the inputs holds for all."""
     readings = [each.on_thread for each in inputs if each.on_thread is not None]
     if not readings:
         return None
@@ -223,7 +223,7 @@ def read_together(inputs: Sequence[Indexed]) -> Reading | None:
 
 
 def check_inputs(stage: str, pipelines: tuple[Any, ...]) -> None:
-    """Raise where these are no pipelines, or none."""
+    """Raise if there are no inputs, or if one is no pipeline."""
     if not pipelines:
         raise PipelineError(f"{stage}: give at least one pipeline")
     for each in pipelines:

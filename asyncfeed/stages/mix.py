@@ -1,4 +1,4 @@
-"""Mix: one stream of several, each item from an input that is drawn at random."""
+"""Mix: one stream of several inputs. Each item comes from an input that is drawn at random."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Stop = Literal["first", "all"]
 BLOCK = 4096
-"""Draws made at once, 10 ns each."""
+"""Number of draws made at once. One draw takes 10 ns."""
 LARGEST = 1 << 26
 """Items that a mix has at most by number: to know where each comes from, all draws are gone through once, for a
 second at this size. A larger mix is a stream."""
@@ -39,7 +39,7 @@ class Mix(Source):
     seed: int = 0
     stop: Stop = "all"
     _table: dict[str, Mixed] = field(default_factory=dict, repr=False, compare=False)
-    """The items by number, once they were asked for."""
+    """The items by number; None before they were asked for."""
 
     method: ClassVar[str] = "mix"
 
@@ -74,7 +74,7 @@ class Mix(Source):
         return all(endless) if self.stop == "first" else any(endless)
 
     def size(self) -> int | None:
-        """Return the number of items, where all inputs tell theirs."""
+        """Return the number of items; None if an input does not know its number."""
         indexed = self.indexed()
         if indexed is not None:
             return len(indexed)
@@ -82,7 +82,7 @@ class Mix(Source):
         return None if None in sizes or self.stop == "first" else sum(sizes)
 
     def indexed(self) -> Indexed | None:
-        """Return the items by number, where all inputs can be reached by number."""
+        """Return the items by number; None if an input cannot be reached by number."""
         if "by number" not in self._table:
             inputs = [pipeline.indexed() for pipeline in self.pipelines]
             apart = None in inputs or any(map(leaves_out, inputs)) or read_apart(inputs)
@@ -126,7 +126,7 @@ class Draws:
         self._numbers = lru_cache(maxsize=2)(partial(_numbers, seed))
 
     def block(self, number: int, live: frozenset[int]) -> NDArray[np.int64]:
-        """Return the inputs of the places of a block, where these are still drawn from."""
+        """Return the inputs of the places of a block, if all inputs are still drawn from."""
         which, edges = self._edges(live)
         return which[np.searchsorted(edges, self._numbers(number), side="right")]
 
@@ -157,7 +157,7 @@ class Drawn:
         self._look()
 
     def next(self) -> tuple[int, int] | None:
-        """Return the input that is drawn, and how many times in a row."""
+        """Return the input that is drawn, and how many times in a row it is drawn."""
         if self._over:
             return None
         runs = self._runs
@@ -166,13 +166,13 @@ class Drawn:
         return self._block[at], end - at
 
     def took(self, count: int) -> None:
-        """Go on by so many draws."""
+        """Skip this number of draws."""
         self._place += count
         if self._place % BLOCK == 0:
             self._look()
 
     def ended(self) -> None:
-        """Draw from the others, with the same number; or end."""
+        """Draw from the other inputs, with the same random number. If there are none, end."""
         self._live = self._live - {self._block[self._place % BLOCK]}
         self._over = self._stop == "first" or not self._live
         if not self._over:
@@ -222,7 +222,7 @@ class Mixed:
         return place
 
     def _find(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return for each place of a block the input, and the place in that."""
+        """Return for each place of a block the input, and the place in that input."""
         start = number * BLOCK
         first = bisect_right(self._changes, start, key=lambda change: change[0]) - 1
         block = self._draws.block(number, self._changes[first][1]).copy()
@@ -242,7 +242,7 @@ class Mixed:
         return self._length
 
     def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
-        """Return the items at these places, asking each input once for those of a block."""
+        """Return the items at these places. Each input is asked once for the items of a block."""
         if isinstance(places, range) and places.step == 1:
             items: list[Any] = []
             start = places.start
@@ -272,6 +272,6 @@ class Mixed:
         return int(block[place % BLOCK]), int(offsets[place % BLOCK])
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place is called."""
+        """Return the name of the item at this place."""
         which, offset = self._where(place)
         return self._inputs[which].key(epoch, offset)

@@ -33,14 +33,14 @@ Sizes = int | tuple[int | None, ...] | None
 class Pad(Node):
     """Makes arrays of different shape equal by adding `value` at the end of their axes.
 
-    Right after `batch` or `bucket`, each axis grows to the longest in the batch, `to` says its size instead,
-    and `multiple_of` rounds the longest up. Anywhere else there is no longest, and `to` is required. A number
-    is for axis 0, a tuple for one axis after the other; axes that a leaf does not have are ignored. Numbers,
-    text and bytes are left alone. `value` is one number or text, or a tree of them like the sample; arrays of text
-    are padded with "" (b"" if they are bytes) unless it is a text.
+    Right after `batch` or `bucket`, each axis grows to the longest in the batch. `multiple_of` rounds that size
+    up, and `to` gives another size. Anywhere else there is no longest, and `to` is required. A number is for axis
+    0, a tuple for one axis after the other. Axes that a leaf does not have are ignored. Numbers, text and bytes
+    stay as they are. `value` is one number or text, or a tree of them like the sample. If it is no text, arrays of
+    text are padded with "" (b"" if they are bytes).
 
-    With `lengths=True` the result is a pair of the batch and, in the same structure, an int64 array of what
-    axis 0 measured before, and None for a leaf without axes.
+    With `lengths=True` the result is a pair: the batch, and the same structure with an int64 array of the sizes
+    that axis 0 had before, or None for a leaf without axes.
     """
 
     value: Any = 0
@@ -66,7 +66,7 @@ class Pad(Node):
                 raise PipelineError(f"pad: value must be one number or text for each leaf, not {value!r}")
 
     def steps(self) -> Sequence[Step]:
-        """Return the work on single samples, for where no batch has absorbed this node."""
+        """Return the step that pads single samples. It is used if no batch has absorbed this node."""
         if self.to is None or self.to == () or set(_each(self.to)) == {None}:
             raise PipelineError(
                 "pad: a sample alone has no longest to be padded to; "
@@ -79,17 +79,17 @@ class Pad(Node):
         return PaddedTo(_each(self.to))
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
-        """Return this stage; raise if it stands alone and has no size to pad to."""
+        """Return this stage. Raise if it follows no batch and has no size to pad to."""
         if not (stages and stages[-1].absorb(self)):
             self.steps()
         return self
 
     def length(self, upstream: int) -> int:
-        """Return as many as come in."""
+        """Return `upstream`: as many items come out as go in."""
         return upstream
 
     def stack(self, columns: Sequence[Column], spec: Spec, name: Name, empty: Empty = aligned_empty) -> Tree:
-        """Return the padded batch of these columns, with the true lengths where they are asked for."""
+        """Return the padded batch of these columns, with the true lengths if they are asked for."""
         batch: list[NDArray[Any] | None] = []
         lengths: list[NDArray[np.int64] | None] = []
         for number, (column, value) in enumerate(zip(columns, self.values(spec), strict=True)):
@@ -165,7 +165,7 @@ class Pad(Node):
         return target
 
     def _size(self, axis: int, longest: int) -> int:
-        """Return the size of an axis, given the longest that is to be padded."""
+        """Return the padded size of an axis, given the largest size before."""
         fixed, step = _of_axis(self.to, axis), _of_axis(self.multiple_of, axis)
         return fixed if fixed is not None else longest if step is None else -(-longest // step) * step
 
@@ -195,7 +195,7 @@ class PadSample:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """Says whether padding a sample is so little that the loop may do it."""
+    """Says whether the loop may pad a sample because it is small."""
 
     pad: Pad
 
@@ -218,7 +218,7 @@ def _has_axes(leaf: object) -> bool:
 
 
 def fill_value(value: object, dtype: np.dtype[Any], where: Where) -> Any:
-    """Return the value in this dtype; no whole number is rounded or wrapped to fit, and no text is cut off."""
+    """Return the value in this dtype. No whole number is rounded or wrapped, and no text is cut off."""
     if not value:
         return np.zeros((), dtype)[()]
     is_text = isinstance(value, (str, bytes))
@@ -235,7 +235,7 @@ def fill_value(value: object, dtype: np.dtype[Any], where: Where) -> Any:
 
 
 def _wide_enough(value: object, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return numpy's text as wide as the value needs; other dtypes as they are."""
+    """Return a NumPy text dtype as wide as the value needs; return other dtypes as they are."""
     if (dtype.kind == "U" and isinstance(value, str)) or (dtype.kind == "S" and isinstance(value, bytes)):
         return np.result_type(dtype, np.asarray(value))
     return dtype

@@ -1,4 +1,4 @@
-"""Prefetch: how much may wait, ready, for whoever comes next."""
+"""Prefetch: how many ready items may wait for the next stage or the consumer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncfeed.stages.steps import Queue, Step
 
 @dataclass(frozen=True)
 class Prefetch(Node):
-    """Lets `count` items wait here; at the end of a description, for the consumer."""
+    """Holds up to `count` ready items. At the end of a description they wait for the consumer."""
 
     count: int
 
@@ -29,9 +29,9 @@ class Prefetch(Node):
         return [Queue(self.count)]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the same: the items stay as they are."""
+        """Return `upstream`: the items stay as they are."""
         return upstream
 
     def length(self, upstream: int) -> int:
-        """Return as many as come in."""
+        """Return `upstream`: as many items come out as go in."""
         return upstream

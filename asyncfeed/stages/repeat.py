@@ -13,7 +13,7 @@ from asyncfeed.stages.steps import Indexed, Passes, Step
 
 @dataclass(frozen=True)
 class Repeat(Node):
-    """Makes `count` epochs of what is above one epoch of what is below; without a count it never ends."""
+    """Joins `count` epochs of the stages before it into one epoch. Without a count it never ends."""
 
     count: int | None = None
 
@@ -27,37 +27,40 @@ class Repeat(Node):
             check_count("repeat", "count", self.count, 1)
 
     def index(self, upstream: Indexed) -> Indexed | None:
-        """Return upstream's epochs after each other; None where they have no end, so no length."""
+        """Return the epochs of upstream one after the other; None if they have no end and so no length."""
         return None if self.count is None else Repeated(upstream, self.count)
 
     def steps(self) -> Sequence[Step]:
-        """Return the passes: what repeats is the source, which says where each epoch ends."""
+        """Return the passes: the source repeats its items, and says where each epoch ends."""
         return [Passes(self.count)]
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
-        """Return this stage; raise if the items can be gone through only once."""
+        """Return this stage. Raise if the items can be read only once."""
         if self.count != 1:
             source.check_repeatable()
         return self
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the same: the items stay as they are."""
+        """Return `upstream`: the items stay as they are."""
         return upstream
 
     def may_precede(self, other: Node) -> bool:
-        """Return whether it may run before a stage: not before a function, which may draw random numbers."""
+        """Return whether it may run before a stage.
+
+        It may not before a function, which may draw random numbers.
+        """
         return other.only_reads or other.is_queue
 
     def length(self, upstream: int) -> int | None:
-        """Return the items of all epochs; None without an end."""
+        """Return the number of items of all epochs; None if there is no end."""
         return None if self.count is None else self.count * upstream
 
     def endless(self, *, upstream: bool) -> bool:
-        """Return whether it has no end, or what it repeats has none."""
+        """Return whether it repeats without end, or its items have no end."""
         return upstream or self.count is None
 
     def __str__(self) -> str:
-        """Return `repeat()` where there is no count."""
+        """Return `repeat()` if there is no count."""
         return "repeat()" if self.count is None else super().__str__()
 
 
@@ -74,7 +77,7 @@ class Repeated:
         return self._each * self._count
 
     def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
-        """Return the items at these places, asking upstream once for each of its epochs."""
+        """Return the items at these places. Upstream is asked once for each of its epochs."""
         first, each = epoch * self._count, self._each
         if isinstance(places, range) and places.step == 1:
             out: list[Any] = []
@@ -96,6 +99,6 @@ class Repeated:
         return scattered
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place is called."""
+        """Return the name of the item at this place."""
         number, offset = divmod(place, self._each)
         return self._upstream.key(epoch * self._count + number, offset)

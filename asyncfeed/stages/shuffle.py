@@ -1,4 +1,4 @@
-"""Shuffle: an exact permutation where items can be reached by number, and a buffer where they cannot."""
+"""Shuffle: an exact permutation if items can be reached by number, else a buffer."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK = 4096
-"""Places permuted at once: enough that numpy's cost per call is small (50 ns a place, 0.2 ms a block)."""
+"""Number of places permuted at once. It is large enough that NumPy's cost per call is small: 50 ns a place."""
 
 DRAWS = 1024
-"""Random numbers drawn at once, 10 ns each; a draw for every item would cost 2 us."""
+"""Number of random numbers drawn at once, which takes 10 ns each. A draw for every item would take 2 us."""
 
 
 @dataclass(frozen=True)
 class Shuffle(Node):
-    """Puts the items of each epoch in a random order: another one in each, or always that of epoch 0."""
+    """Puts the items of each epoch in a random order: a new order in each epoch, or always that of epoch 0."""
 
     seed: int = 0
     buffer: int | None = None
     reshuffle: bool = True
     stream: int = field(default=0, repr=False)
-    """How many random stages stand before this one; see `randomness`."""
+    """Number of random stages before this one; see `randomness`."""
 
     method: ClassVar[str] = "shuffle"
     arranges: ClassVar[bool] = True
@@ -59,11 +59,11 @@ class Shuffle(Node):
 
     @property
     def exact(self) -> bool:
-        """Whether it needs all items by number."""
+        """Whether the stage needs all items by number."""
         return self.buffer is None
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
-        """Return this shuffle with its random numbers; raise if items of a stream are to be permuted exactly."""
+        """Return this shuffle with its random numbers. Raise if it is exact and the items are a stream."""
         if self.exact:
             indexed, rest = fold(source, (*stages, self))
             if indexed is None or rest:
@@ -71,13 +71,13 @@ class Shuffle(Node):
         return super().after(source, stages)
 
     def index(self, upstream: Indexed) -> Indexed | None:
-        """Return upstream permuted exactly; with a buffer the user asked for the order of a stream."""
+        """Return upstream in an exact permutation; None if the user asked for a buffer."""
         if self.buffer is not None:
             return None
         return Permuted(upstream, stage_seed(self.seed, self.stream), reshuffle=self.reshuffle)
 
     def steps(self) -> Sequence[Step]:
-        """Return the buffer; a stream cannot be permuted without one."""
+        """Return the buffer. A stream cannot be shuffled without one."""
         if self.buffer is None:
             raise PipelineError(
                 "shuffle: items of a stream cannot be reached by number, so it needs a buffer: "
@@ -87,16 +87,16 @@ class Shuffle(Node):
         return [BufferShuffle(self.buffer, seed, reshuffle=self.reshuffle)]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the same: the items stay as they are."""
+        """Return `upstream`: the items stay as they are."""
         return upstream
 
     def length(self, upstream: int) -> int:
-        """Return as many as come in."""
+        """Return `upstream`: as many items come out as go in."""
         return upstream
 
 
 class Permuted:
-    """Upstream in the order of a permutation: another one each epoch, or that of epoch 0 for all of them."""
+    """Upstream in the order of a permutation: a new one in each epoch, or that of epoch 0 in all epochs."""
 
     def __init__(self, upstream: Indexed, seed: int, *, reshuffle: bool = True) -> None:
         self.on_thread = upstream.on_thread
@@ -114,7 +114,7 @@ class Permuted:
         return self._upstream.pick(epoch, self._permuted(epoch, places))
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item that was put at this place is called."""
+        """Return the name of the item that was put at this place."""
         return self._upstream.key(epoch, self._permuted(epoch, range(place, place + 1))[0])
 
     def _permuted(self, epoch: int, places: Sequence[int]) -> list[int]:
@@ -136,7 +136,7 @@ def _block(permutation: Callable[[int], Permutation], epoch: int, number: int) -
 
 
 class BufferShuffle(Algorithm):
-    """A stream through a buffer: each item that comes in pushes a random one out.
+    """Shuffles a stream with a buffer: each item that enters pushes a random item out.
 
     The same as TensorFlow's `Dataset.shuffle(buffer_size)`: the first item leaves when the buffer is full, an
     item can come early by at most the size of the buffer, and the end of an epoch empties it at random.
@@ -156,18 +156,18 @@ class BufferShuffle(Algorithm):
 
     @property
     def held(self) -> int:
-        """How many items the buffer holds."""
+        """Number of items in the buffer."""
         return len(self._held)
 
     def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
-        """Take items in; return as many as the buffer has no room for."""
+        """Add items. Return as many random items as the buffer has no room for."""
         held = self._held
         room = self._size - len(held)
         if room:
             held.extend(zip(items[:room], positions[:room], strict=True))
             items, positions = items[room:], positions[room:]
         out = []
-        # The slots come last: zip stops at the end of the items before it takes a number too many.
+        # The slots come last, because zip stops at the end of the items before it takes one number too many.
         for item, position, slot in zip(items, positions, self._slots, strict=False):
             out.append(held[slot])
             held[slot] = (item, position)
@@ -175,7 +175,7 @@ class BufferShuffle(Algorithm):
         return _apart(out)
 
     def flush(self) -> tuple[list[Any], Positions]:
-        """Return what the buffer holds in a random order, and go on to the next epoch's random numbers."""
+        """Return the items of the buffer in a random order, and continue with the next epoch's random numbers."""
         held = self._held
         random = np.random.PCG64([self._seed, self._random_epoch, 1])
         out = []
@@ -187,12 +187,12 @@ class BufferShuffle(Algorithm):
         return _apart(out)
 
     def state(self) -> dict[str, Any]:
-        """Return the place in the random numbers, and what the buffer holds."""
+        """Return the place in the random numbers, and the items of the buffer."""
         items, positions = _apart(self._held)
         return {"epoch": self._epoch, "drawn": self._drawn, "items": items, "positions": positions}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
         self._held = list(zip(state["items"], state["positions"], strict=True))
         self._start(state["epoch"], state["drawn"])
 
@@ -216,7 +216,7 @@ def _slots(random: np.random.PCG64, size: int) -> Iterator[int]:
 
 def _below(random: np.random.PCG64, bounds: NDArray[np.uint64]) -> list[int]:
     """Return one random number below each bound."""
-    # From the raw bits: numpy promises these for ever, but not what a Generator makes of them.
+    # From the raw bits: NumPy promises these for ever, but not the numbers that a Generator makes of them.
     raw = random.random_raw(len(bounds)) >> np.uint64(32)
     numbers: list[int] = (raw * bounds >> np.uint64(32)).tolist()
     return numbers

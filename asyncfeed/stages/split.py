@@ -31,7 +31,7 @@ the pipeline was described, or the ordinal or the key of each item as it comes."
 
 @dataclass(frozen=True)
 class Split(Node):
-    """Keeps the items of one part; the seed and an item's index, ordinal or key decide which part it is in."""
+    """Keeps the items of one part. The seed and the index, ordinal or key of an item decide its part."""
 
     shares: tuple[float, ...]
     part: int
@@ -39,7 +39,7 @@ class Split(Node):
     key: Callable[[Any], Any] | None = None
     by: By = field(default="index", repr=False)
     stream: int = field(default=0, repr=False)
-    """How many splits stand before this one: splits of splits must not use the same numbers again."""
+    """Number of splits before this one, because splits of splits must not use the same numbers again."""
     _chosen: dict[int, np.ndarray[Any, np.dtype[np.int64]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -48,7 +48,7 @@ class Split(Node):
     method: ClassVar[str] = "split"
 
     def index(self, upstream: Indexed) -> Indexed | None:
-        """Return the items of the part by number; None if they are chosen as they come."""
+        """Return the items of the part by number; None if they are chosen in a stream."""
         if self.by == "index":
             start, stop = self._edges(len(upstream))
             seed = stage_seed(self.seed, self.stream)
@@ -56,25 +56,25 @@ class Split(Node):
         return Chosen(upstream, self._choose(upstream)) if self.by == "list" else None
 
     def steps(self) -> Sequence[Step]:
-        """Return the choice of items as they come."""
+        """Return the step that chooses items of a stream."""
         share = self._share(self.part)
         if self.key is not None:
             return [Work(ByKey(share, self.key), "thread", shape="filter")]
         return [Work(ByOrdinal(share), "thread", shape="filter", placed=True, inline=_always)]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the same: the items stay as they are."""
+        """Return `upstream`: the items stay as they are."""
         return upstream
 
     def length(self, upstream: int) -> int | None:
-        """Return how many items the part has; None if that depends on their keys or ordinals."""
+        """Return the number of items of the part; None if it depends on their keys or ordinals."""
         if self.by == "index":
             start, stop = self._edges(upstream)
             return stop - start
         return len(self._chosen[self.part]) if self.part in self._chosen else None
 
     def _share(self, part: int) -> Share:
-        # The last part takes what rounding leaves.
+        # The last part gets the items that rounding leaves over.
         edges = (0.0, *accumulate(self.shares[:-1]), math.inf)
         return Share(edges[part], edges[part + 1], stage_seed(self.seed, self.stream))
 
@@ -83,7 +83,7 @@ class Split(Node):
         return round(share.low * count), count if share.high == math.inf else round(share.high * count)
 
     def _choose(self, upstream: Indexed) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the indices of the part; the first of the parts to ask finds those of all."""
+        """Return the indices of the part. The first call finds the indices of all parts."""
         if self.part not in self._chosen:
             assert self.key is not None
             parts = [ByKey(self._share(part), self.key) for part in range(len(self.shares))]
@@ -109,7 +109,7 @@ class Split(Node):
 
 
 CHUNK = 4096
-"""How many items are picked at a time to ask for their keys: larger chunks save nothing."""
+"""Number of items that are read at a time to compute their keys. A larger number saves nothing."""
 
 
 class Chosen:
@@ -121,7 +121,7 @@ class Chosen:
 
     @property
     def on_thread(self) -> Reading | None:
-        """As upstream."""
+        """Whether `pick` runs on a thread: as in upstream."""
         return self._upstream.on_thread
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ class Chosen:
         return self._upstream.pick(epoch, chosen.tolist())
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place of the part is called."""
+        """Return the name of the item at this place of the part."""
         return self._upstream.key(epoch, int(self._places[place]))
 
 
@@ -181,7 +181,7 @@ class ByKey:
 
 
 def _canonical(key: object) -> bytes:
-    """Return a key as bytes; two keys that are equal have the same, in every program."""
+    """Return a key as bytes. Equal keys give the same bytes in every program."""
     if isinstance(key, os.PathLike):
         key = os.fspath(key)
     if isinstance(key, str):
@@ -212,11 +212,11 @@ def split_stages(
     seed: int,
     key: Callable[[Any], Any] | None,
 ) -> list[tuple[Node, ...]]:
-    """Return the stages of each part of a description; raise if its items could change their part."""
+    """Return the stages of each part of a description. Raise if an item could change its part."""
     _check(shares, seed, key)
     stream = sum(isinstance(node, Split) for node in stages)
     place, by = len(stages), _by_place(source, stages) if key is None else _by_key(source, stages)
-    if by == "index":  # before the stages that work item by item: what the part leaves out is not read
+    if by == "index":  # before the stages that work item by item, so that items of other parts are not read
         place = next(at for at in range(len(stages) + 1) if _splits_at(source, stages, at))
     first = Split(tuple(map(float, shares)), 0, seed, key, by, stream)
     parts = [replace(first, part=part) for part in range(len(shares))]
@@ -249,7 +249,7 @@ def _by_key(source: Source, stages: tuple[Node, ...]) -> By:
 
 
 def _by_place(source: Source, stages: tuple[Node, ...]) -> By:
-    """Return what tells the parts apart; raise if it is not the same for an item in each epoch."""
+    """Return the way to decide the part of an item. Raise if it could differ between epochs."""
     for node in stages:
         if isinstance(node, Repeat) or node.gathers() != 1:
             raise PipelineError(

@@ -1,4 +1,4 @@
-"""Take and Skip: the first items of each epoch, or all but the first."""
+"""Take and Skip: they keep or leave out the first items of each epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asyncfeed.stages.steps import Algorithm, Indexed, Step, leaves_out
 
 @dataclass(frozen=True)
 class Take(Node):
-    """Keeps the first `count` items of each epoch; all of them where there are fewer."""
+    """Keeps the first `count` items of each epoch, or all items if there are fewer."""
 
     count: int
 
@@ -28,29 +28,29 @@ class Take(Node):
         check_count("take", "count", self.count, 0)
 
     def index(self, upstream: Indexed) -> Indexed | None:
-        """Return the first items of upstream; None if some may be left out, which only a stream can count."""
+        """Return the first items of upstream; None if some may be left out. Then only a stream can count them."""
         if leaves_out(upstream):
             return None
         return Slice(upstream, 0, self.length(len(upstream)))
 
     def steps(self) -> Sequence[Step]:
-        """Return the count of a stream."""
+        """Return the step that counts the items of a stream."""
         return [TakeFirst(self.count)]
 
     def may_precede(self, other: Node) -> bool:
-        """Return whether it may run before a stage: then less is read, and the same is kept."""
+        """Return whether it may run before a stage, so that fewer items are read and the same are kept."""
         return other.one_to_one or other.is_queue
 
     def endless(self, *, upstream: bool) -> bool:
-        """Return that it ends."""
+        """Return False: it ends."""
         return False
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the same: the items stay as they are."""
+        """Return `upstream`: the items stay as they are."""
         return upstream
 
     def length(self, upstream: int) -> int:
-        """Return `count`, or fewer where there are fewer."""
+        """Return `count`, or the number of items if there are fewer."""
         return min(self.count, upstream)
 
 
@@ -75,24 +75,24 @@ class Skip(Node):
         return Slice(upstream, self.count, self.length(len(upstream)))
 
     def steps(self) -> Sequence[Step]:
-        """Return the count of a stream."""
+        """Return the step that counts the items of a stream."""
         return [SkipFirst(self.count)]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the same: the items stay as they are."""
+        """Return `upstream`: the items stay as they are."""
         return upstream
 
     def may_precede(self, other: Node) -> bool:
-        """Return whether it may run before a stage: not before a function, which would miss calls."""
+        """Return whether it may run before a stage. It may not before a function, whose calls the user expects."""
         return other.only_reads or other.is_queue
 
     def length(self, upstream: int) -> int:
-        """Return what is left."""
+        """Return the number of items that are left."""
         return max(0, upstream - self.count)
 
 
 class Slice:
-    """A run of upstream's places."""
+    """A range of upstream's places."""
 
     def __init__(self, upstream: Indexed, start: int, length: int) -> None:
         self.on_thread = upstream.on_thread
@@ -108,12 +108,12 @@ class Slice:
         return self._upstream.pick(epoch, shift(places, self._start))
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place of the slice is called."""
+        """Return the name of the item at this place of the slice."""
         return self._upstream.key(epoch, place + self._start)
 
 
 class TakeFirst(Algorithm):
-    """Passes `count` items of each epoch on and is `done` with the last of them; drops what comes after."""
+    """Sends `count` items of each epoch. It is `done` after the last of them, and drops all later items."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -136,7 +136,7 @@ class TakeFirst(Algorithm):
         return {"left": self._left}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
         self._begin(state["left"])
 
     def _begin(self, left: int) -> None:
@@ -145,7 +145,7 @@ class TakeFirst(Algorithm):
 
 
 class SkipFirst(Algorithm):
-    """Drops `count` items of each epoch and passes the rest on."""
+    """Drops `count` items of each epoch and sends all later ones."""
 
     def __init__(self, count: int) -> None:
         self._count = self._left = count
@@ -168,5 +168,5 @@ class SkipFirst(Algorithm):
         return {"left": self._left}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
         self._left = state["left"]

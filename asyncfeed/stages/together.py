@@ -1,4 +1,4 @@
-"""What the source and the stages of a description amount to together."""
+"""Facts about a whole description, computed from its source and all its stages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from asyncfeed.stages.steps import Indexed
 
 
 def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tuple[Indexed | None, Sequence[Node]]:
-    """Return what can be reached by number of a description, and the stages that are left for a stream.
+    """Return the items of a description by number, and the remaining stages, which run as a stream.
 
-    Stages next to the source that only rearrange places are worked into them, so that skipping, shuffling and
-    resuming cost nothing. A `repeat` stays in the stream, where it ends epochs, unless a shuffle after it
-    needs all of it by number, or the `whole` is an input of another pipeline, which does not see its epochs.
+    The stages next to the source that only rearrange places are folded into the items by number. So skipping,
+    shuffling and resuming cost nothing.
+
+    A `repeat` stays in the stream, because it ends epochs there. There are two exceptions: a later shuffle needs
+    all items by number, or the `whole` description is an input of another pipeline, which does not see its epochs.
     """
     indexed = source.indexed()
     if indexed is None:
@@ -33,9 +35,10 @@ def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tupl
 
 
 def reached(source: Source, stages: Sequence[Node]) -> tuple[Indexed | None, int, list[Node]]:
-    """Return what `fold` does, how many stages it has worked in, and what is left as an engine runs it.
+    """Return the result of `fold`, the number of folded stages, and the remaining stages as the engine runs them.
 
-    If picking calls the user's code, the numbers of the places are picked instead, and one more stage reads them.
+    If picking an item calls the user's code, the source picks the numbers of the places, and one more stage reads
+    the items.
     """
     indexed, rest = fold(source, stages)
     folded = len(stages) - len(rest)

@@ -17,17 +17,17 @@ from asyncfeed.stages.steps import Step, Work
 from asyncfeed.trees import Spec, Tree, flatten, leaf_name, unflatten
 
 INLINE = 1024
-"""Rows that the loop itself may make: about 0.1 ms."""
+"""Number of rows that the loop itself may make: about 0.1 ms."""
 
 
 @dataclass(frozen=True)
 class Unbatch(Node):
-    """Splits each batch along its first axis; the samples are views of the batch, and nothing is copied."""
+    """Splits each batch along its first axis. The samples are views of the batch, without a copy."""
 
     method: ClassVar[str] = "unbatch"
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that nothing is known of the rows."""
+        """Return `Unknown`: the batch decides the rows."""
         return Unknown()
 
     def gathers(self) -> int:
@@ -35,12 +35,12 @@ class Unbatch(Node):
         return 0
 
     def steps(self) -> Sequence[Step]:
-        """Return the splitting."""
+        """Return the step that splits batches."""
         return [Work(split, "thread", shape="flat", inline=few)]
 
 
 def split(batch: Tree) -> list[Tree]:
-    """Return the rows of a batch, each with the structure of the batch; a leaf that is None is None in each.
+    """Return the rows of a batch, each with the structure of the batch. A leaf that is None is None in each row.
 
     Raises ValueError if a leaf is no array with a first axis, or has not as many rows as the others.
     """
@@ -70,7 +70,7 @@ def split(batch: Tree) -> list[Tree]:
 
 
 def few(batch: Tree) -> bool:
-    """Return whether there are so few rows that the loop may split them."""
+    """Return whether the loop may split the batch because it has few rows."""
     leaves: list[Any] = [leaf for leaf in flatten(batch)[0] if leaf is not None]
     arrays = all(isinstance(leaf, np.ndarray) and leaf.ndim > 0 for leaf in leaves)
     return arrays and bool(leaves) and len(leaves[0]) <= INLINE

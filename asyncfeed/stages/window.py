@@ -17,7 +17,7 @@ from asyncfeed.stages.steps import Algorithm, Indexed, Reading, Step
 
 @dataclass(frozen=True)
 class Window(Node):
-    """Stacks each `size` samples that follow each other; a window begins every `stride` samples."""
+    """Stacks each `size` consecutive samples. A window begins every `stride` samples."""
 
     size: int
     stride: int = 1
@@ -32,7 +32,7 @@ class Window(Node):
         check_count("window", "stride", self.stride, 1)
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
-        """Return this stage; raise if its samples are unread files."""
+        """Return this stage. Raise if its samples are unread files."""
         maker(self, source, stages)
         return self
 
@@ -41,7 +41,7 @@ class Window(Node):
         return Windowed(upstream, self) if upstream.on_thread is None else None
 
     def steps(self) -> Sequence[Step]:
-        """Return the grouping, and the stacking of each group."""
+        """Return two steps: one groups samples, one stacks each group."""
         return [Windows(self.size, self.stride, self.drop_remainder), collating(None)]
 
     def gathers(self) -> int:
@@ -56,13 +56,13 @@ class Window(Node):
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return the axis of the window, and those of the samples."""
-        # A window of several has compared them; one alone says nothing of the next.
+        # A window of several samples has compared their axes. A window of one sample has not.
         alike = self.size > 1 and not isinstance(upstream, Batched)
         return Batched(self.drop_remainder or endless, Fixed() if alike else upstream)
 
 
 class Windowed:
-    """The windows over upstream by number: a window is stacked on a thread when it is asked for."""
+    """The windows over upstream by number. A thread stacks a window when it is asked for."""
 
     def __init__(self, upstream: Indexed, window: Window) -> None:
         self.on_thread = Reading()
@@ -86,7 +86,7 @@ class Windowed:
         return self._upstream.key(epoch, start + member)
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the samples of this window are called."""
+        """Return the names of the samples of this window."""
         start = place * self._window.stride
         last = min(start + self._window.size, len(self._upstream)) - 1
         return f"window of {self._upstream.key(epoch, start)} to {self._upstream.key(epoch, last)}"
@@ -105,11 +105,11 @@ class Windows(Algorithm):
         self._items: list[Any] = []
         self._positions: Positions = ()
         self._gap = 0
-        """How many items come before the next window begins."""
+        """Number of items before the next window begins."""
 
     @property
     def held(self) -> int:
-        """How many items wait for a window to be full."""
+        """Number of items that wait until a window is full."""
         return len(self._items)
 
     def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
@@ -125,16 +125,16 @@ class Windows(Algorithm):
         return [items[at : at + size] for at in starts], [members(positions[at : at + size]) for at in starts]
 
     def flush(self) -> tuple[list[Any], Positions]:
-        """Return the windows that begin in what is left, unless these are dropped."""
+        """Return the windows that begin in the remaining items, unless they are dropped."""
         items, positions = self._items, self._positions
         self._start()
         starts = range(0) if self._drop else range(0, len(items), self._stride)
         return [items[at:] for at in starts], [members(positions[at:]) for at in starts]
 
     def state(self) -> dict[str, Any]:
-        """Return the items that wait, and how many come before the next window."""
+        """Return the items that wait, and the number of items before the next window."""
         return {"items": list(self._items), "positions": list(self._positions), "gap": self._gap}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
         self._items, self._positions, self._gap = list(state["items"]), state["positions"], state["gap"]
