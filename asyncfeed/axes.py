@@ -16,7 +16,7 @@ from typing import Protocol
 
 
 class Axes(Protocol):
-    """Says which axes hold."""
+    """A rule that says which axes have one size in all items."""
 
     def holds(self, ndim: int) -> tuple[bool, ...]:
         """Return for each axis of an array of so many whether its size is the same in all items."""
@@ -29,48 +29,48 @@ class Axes(Protocol):
 
 @dataclass(frozen=True)
 class Unknown:
-    """No axis holds."""
+    """No axis has one size in all items."""
 
     def holds(self, ndim: int) -> tuple[bool, ...]:
-        """Return no for all."""
+        """Return False for each axis."""
         return (False,) * ndim
 
     def mapped(self) -> Axes:
-        """Return the same: a function makes nothing certain."""
+        """Return this rule: a function cannot fix an axis."""
         return self
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """All axes hold: rows of one array, or samples that were stacked."""
+    """All axes have one size: rows of one array, or samples that were stacked."""
 
     def holds(self, ndim: int) -> tuple[bool, ...]:
-        """Return yes for all."""
+        """Return True for each axis."""
         return (True,) * ndim
 
     def mapped(self) -> Axes:
-        """Return nothing: a function may crop each row otherwise."""
+        """Return `Unknown`: a function may crop each row in another way."""
         return Unknown()
 
 
 @dataclass(frozen=True)
 class PaddedTo:
-    """The axes hold that were padded to a given size."""
+    """The axes that were padded to a given size are fixed."""
 
     to: tuple[int | None, ...]
 
     def holds(self, ndim: int) -> tuple[bool, ...]:
-        """Return yes where a size was given."""
+        """Return True for each axis with a given size."""
         return tuple(axis < len(self.to) and self.to[axis] is not None for axis in range(ndim))
 
     def mapped(self) -> Axes:
-        """Return nothing: a function may exchange the axes."""
+        """Return `Unknown`: a function may exchange the axes."""
         return Unknown()
 
 
 @dataclass(frozen=True)
 class Batched:
-    """The samples' axes after the axis of the batch, which holds where all batches are `whole`."""
+    """The axis of the batch, then the axes of the samples. The first is fixed if all batches are `whole`."""
 
     whole: bool
     sample: Axes
@@ -86,12 +86,12 @@ class Batched:
 
 @dataclass(frozen=True)
 class AllOf:
-    """What holds by all of several rules."""
+    """An axis is fixed if all of several rules fix it."""
 
     rules: tuple[Axes, ...]
 
     def holds(self, ndim: int) -> tuple[bool, ...]:
-        """Return yes where all rules do."""
+        """Return True for each axis that all rules fix."""
         return tuple(map(all, zip(*(rule.holds(ndim) for rule in self.rules), strict=True)))
 
     def mapped(self) -> Axes:
@@ -100,7 +100,7 @@ class AllOf:
 
 
 def open_shape(rule: Axes, shape: Sequence[int]) -> tuple[int | None, ...]:
-    """Return the shape of an array in the first item, with None for the axes that need not hold.
+    """Return the shape of an array in the first item, with None for the axes that may vary.
 
     >>> open_shape(Batched(False, Fixed()), (32, 8, 8))
     (None, 8, 8)

@@ -1,4 +1,4 @@
-"""The part of `Pipeline` that makes arrays of samples, and samples of arrays."""
+"""The part of `Pipeline` that makes batches of samples, and samples of batches."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Calling(Batching[T_co]):
             decoder: A decoder (`npy`, `npz`, `raw(...)`, `text`, `json`), or a function of the bytes. A sync
                 function runs on threads, an async one on the loop.
             concurrency: Number of reads at a time. "auto" finds it.
-            ordered: False hands results on as they come.
+            ordered: False sends results as they finish.
             on_error: "raise" ends the run at an item that fails, "skip" leaves the item out. See `map`.
             skip_limit: Number of items that may be left out, or a rate if it is below 1. It counts over the whole
                 run, all epochs together.
@@ -153,7 +153,7 @@ class Calling(Batching[T_co]):
             fn: A function of the item, and of a random generator if `rng=True`.
             concurrency: Number of calls at a time. "auto" finds it. For `on="process"` it is the number of
                 processes, and "auto" is one for each core.
-            ordered: False hands results on as they come.
+            ordered: False sends results as they finish.
             rng: True calls `fn` with the item and a `numpy.random.Generator` made from (seed, epoch, ordinal). The
                 numbers are the same at any concurrency.
             seed: The seed of these generators.
@@ -230,7 +230,7 @@ class Calling(Batching[T_co]):
         Args:
             fn: A function of the item, sync or async.
             concurrency: Number of calls at a time. "auto" finds it.
-            ordered: False hands items on as they come.
+            ordered: False sends items as their calls finish.
             on_error: "raise" or "skip", as for `map`.
             skip_limit: Number of items that "skip" may leave out, as for `map`. It counts over the whole run, all
                 epochs together.
@@ -274,7 +274,7 @@ class Calling(Batching[T_co]):
             fn: A function of the item that returns an iterable or an async iterable. It may be async, and a
                 decoder such as `lines`.
             concurrency: Number of items that are open at a time. "auto" finds it.
-            ordered: False hands elements on as they come.
+            ordered: False sends elements as they are ready.
             on_error: "raise" or "skip", as for `map`.
             skip_limit: Number of items that "skip" may leave out, as for `map`. It counts over the whole run, all
                 epochs together.

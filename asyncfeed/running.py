@@ -23,7 +23,7 @@ GRACE = 5.0
 
 
 class Running(Description, Generic[T_co]):
-    """The part of `Pipeline` that runs it."""
+    """The part of `Pipeline` that runs a description."""
 
     __slots__ = ()
 
@@ -114,21 +114,21 @@ class Running(Description, Generic[T_co]):
         return Epochs(Feed(session), count, start, self.size())
 
     def __iter__(self) -> Iterator[T_co]:
-        """Run once, on a background thread; letting go of the iterator stops it.
+        """Run once, on a background thread. Dropping the iterator stops the run.
 
         Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
         """
         return self.open()
 
     def __aiter__(self) -> AsyncIterator[T_co]:
-        """Run once, on the running event loop; letting go of the iterator stops it.
+        """Run once, on the running event loop. Dropping the iterator stops the run.
 
         Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
         """
         return self.open()
 
     def explain(self, *, memory_limit: Size | None = None) -> str:
-        """Return how this would run: what is worked into the source, each stage, and the memory limit.
+        """Return how this would run, as text: how each stage runs, and the memory limit.
 
         Args:
             memory_limit: As for `open`.
@@ -140,7 +140,7 @@ class Running(Description, Generic[T_co]):
 
 
 def _checked_limit(method: str, memory_limit: Size | None, grace: float, coord: object) -> int | None:
-    """Return the memory limit in bytes, None for the default; raise if these options cannot be."""
+    """Return the memory limit in bytes, None for the default. Raise if an option is not valid."""
     if grace < 0:
         raise PipelineError(f"{method}: grace must not be negative, not {grace}")
     if coord is not None and not (hasattr(coord, "request_stop") and hasattr(coord, "should_stop")):
@@ -149,7 +149,7 @@ def _checked_limit(method: str, memory_limit: Size | None, grace: float, coord: 
 
 
 def _checked_epoch(method: str, name: str, epoch: int) -> int:
-    """Return the number of an epoch as an int, also if it is an integer of numpy; raise if it cannot be one."""
+    """Return the number of an epoch as an int, also if it is a NumPy integer. Raise if it is not valid."""
     try:
         number = index(epoch)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Where items come from: files, iterables, arrays."""
+"""Sources of items: files, iterables, arrays."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Files(Source):
     delivers_files: ClassVar[bool] = True
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that nothing is known: files have no axes."""
+        """Return `Unknown`: files have no axes."""
         return Unknown()
 
     def indexed(self) -> Indexed:
@@ -105,7 +105,7 @@ def files(patterns: Pattern | Iterable[Pattern], *, root: Pattern | None = None)
 
 @dataclass(frozen=True)
 class Items(Source):
-    """Python objects: a sequence by number, anything else by iterating it."""
+    """Python objects. A sequence is read by number, other objects are iterated."""
 
     data: Any
     concurrency: Concurrency | None = None
@@ -161,29 +161,29 @@ class Items(Source):
         return Numbered(len(data), lambda places: [fetch(each) for each in places], on_thread=reading, one=fetch)
 
     def size(self) -> int | None:
-        """Return the number of items where the object tells it, and none may be left out."""
+        """Return the number of items; None if the object does not tell it, or some may be left out."""
         if callable(self.data) or self.on_error != "raise" or self.one_shot:  # a part of it may have been drawn
             return None
         return length_of(self.data)
 
     def draw(self) -> tuple[Callable[[], Any], bool]:
-        """Return what makes the iterable of one epoch."""
+        """Return the function that makes the iterable of one epoch."""
         data = self.data
         is_iterable = isinstance(data, Iterable | AsyncIterable)
         return (lambda: data, False) if is_iterable else (data, True)
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that the rows of an array have one shape; nothing is known of other items."""
+        """Return `Fixed` for the rows of an array, which have one shape; `Unknown` for other items."""
         return Fixed() if isinstance(self.data, np.ndarray) else Unknown()
 
     @property
     def one_shot(self) -> bool:
-        """Whether the data can be gone through only once."""
+        """Whether the data can be read only once."""
         data = self.data
         return isinstance(data, Iterator) or (hasattr(data, "__anext__") and hasattr(data, "__aiter__"))
 
     def check_repeatable(self) -> None:
-        """Raise where the data can be gone through only once."""
+        """Raise if the data can be read only once."""
         if self.one_shot:
             raise PipelineError(
                 f"repeat: {type(self.data).__name__} can be read only once; "
@@ -191,7 +191,7 @@ class Items(Source):
             )
 
     def claim(self) -> None:
-        """Note that a run draws from the data; raise where an earlier one has."""
+        """Note that a run draws from the data. Raise if an earlier run has, and the data can be read only once."""
         if self.one_shot:
             run = object()
             if self._claimed.setdefault("by", run) is not run:
@@ -201,7 +201,7 @@ class Items(Source):
                 )
 
     def __str__(self) -> str:
-        """Return the call, with anything but short and simple data named by its type and length."""
+        """Return the call. Data that is not short and simple is named by its type and length."""
         return f"items({', '.join([_brief(self.data), *self.options])})"
 
 
@@ -217,7 +217,7 @@ _SIMPLE = frozenset({int, float, bool, str, type(None)})
 
 
 def _is_dataset(data: object) -> bool:
-    """Return whether `data` is made for Keras: batches by number, and what is to be done between epochs."""
+    """Return whether `data` is made for Keras: it has batches by number, and hooks between epochs."""
     kind = type(data)
     if not hasattr(kind, "__getitem__"):
         return False
@@ -326,7 +326,7 @@ class Arrays(Source):
     method: ClassVar[str] = "arrays"
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that rows of an array have one shape."""
+        """Return `Fixed`: rows of an array have one shape."""
         return Fixed()
 
     def __post_init__(self) -> None:
@@ -346,7 +346,7 @@ class Arrays(Source):
                 raise PipelineError(f"arrays: {where} has {rows} rows, but {leaf_name(spec, 0)} has {expected}")
 
     def indexed(self) -> Indexed:
-        """Return the rows by number: views of arrays in memory, copies of what must be read."""
+        """Return the rows by number: views of arrays in memory, copies of other arrays."""
         given, spec = flatten(self.tree)
         leaves: list[Any] = [Mapped(leaf) if is_mapped(leaf) else leaf for leaf in given]
         first, count = leaves[0], int(given[0].shape[0])
@@ -374,7 +374,7 @@ class Arrays(Source):
 
 
 def _fix_for(leaf: Any) -> str | None:
-    """Return what to write instead of something that has no rows by number; None for an array.
+    """Return the code to write instead of an object that has no rows by number; None for an array.
 
     >>> _fix_for([1]), _fix_for(np.zeros(3))
     ('write arrays(numpy.array(...))', None)
@@ -397,7 +397,7 @@ def _fix_for(leaf: Any) -> str | None:
 
 
 class _Shape:
-    """Stands for an array in a text."""
+    """Stands for an array in the repr."""
 
     def __init__(self, array: Any) -> None:
         kind = getattr(array, "dtype", type(array).__name__)

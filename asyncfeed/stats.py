@@ -1,4 +1,4 @@
-"""What a feed did, as numbers."""
+"""Statistics of a feed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class FeedStats:
     """A snapshot of a feed; times in seconds, sizes in bytes."""
 
     batches: int
-    """Items delivered: batches, where the pipeline makes batches."""
+    """Number of delivered items: batches, if the pipeline makes batches."""
     nbytes: int
-    """What the delivered items held."""
+    """Size of the delivered items."""
     seconds: float
     """Time since the first draw, until the trainer has seen the end or the feed was stopped.
 
@@ -40,11 +40,11 @@ class FeedStats:
     memory_limit: int
     """What bounds them."""
     concurrency: tuple[tuple[str, int], ...] = ()
-    """The name of each stage that calls a function, and how many calls at a time it may make: what was asked
-    for, or what "auto" has found."""
+    """The name of each stage that calls a function, and the number of calls at a time: the number that was given,
+    or that "auto" has found."""
     slow_paths: tuple[tuple[str, int], ...] = ()
-    """What took a slower way than it might have, with the stage and the reason, and how many times it happened:
-    batches whose files were loaded one by one, items that crossed to TensorFlow one by one."""
+    """Slow paths that were taken, with the stage, the reason and the number of times: batches whose files were
+    loaded one by one, items that went to TensorFlow one by one."""
 
     def __str__(self) -> str:
         """Return the numbers as a table that is 54 characters wide."""
@@ -84,7 +84,7 @@ class FeedStats:
 
 
 class SlowPaths:
-    """Counts what took a slower way, and why; any thread may."""
+    """Counts slow paths by their reason. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

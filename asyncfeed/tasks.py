@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TURNS = 100
-"""How many turns of the loop the run's task has to end beyond the time limit; it needs fewer than ten."""
+"""Turns of the loop that the run's task has after the time limit to end. It needs fewer than ten."""
 
 
 def start_task(

@@ -85,7 +85,7 @@ def threadsafe_generator(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Failed:
-    """The exception that has ended a generator, if one has."""
+    """The exception that has ended a generator; None if none has."""
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
@@ -96,13 +96,13 @@ class _Failed:
         self._trace = None if error is None else error.__traceback__
 
     def check(self) -> None:
-        """Raise it again, always from the same point."""
+        """Raise the exception again, always from the same point."""
         if self._error is not None:
             raise self._error.with_traceback(self._trace)
 
 
 class ThreadSafe(Iterator[T_co], Generic[T_co]):
-    """An iterator that any number of threads draw from; made by `threadsafe`.
+    """An iterator that any number of threads may draw from. `threadsafe` makes it.
 
     Order: that of the source. Errors: an exception goes to the thread whose draw raised it, and to every later
     draw that would find the source at its end because of it. A source that draws from itself gets a
@@ -124,19 +124,19 @@ class ThreadSafe(Iterator[T_co], Generic[T_co]):
         return self
 
     def __next__(self) -> T_co:
-        """Return the next item that no other thread has got."""
+        """Return the next item. No other thread gets it."""
         return cast("T_co", self._draw(self._source.__next__))
 
     def send(self, value: Any) -> T_co:
-        """Send a value into the generator; return the item it yields then."""
+        """Send a value into the generator. Return the item that it yields then."""
         return cast("T_co", self._draw(self._source.send, value))
 
     def throw(self, *error: Any) -> T_co:
-        """Raise an exception in the generator; return the item it yields then."""
+        """Raise an exception in the generator. Return the item that it yields then."""
         return cast("T_co", self._draw(self._source.throw, *error))
 
     def close(self) -> None:
-        """Close the source, where it can be; drawing then finds the end."""
+        """Close the source, if it can be closed. Later draws find the end."""
         self._closed = True  # before its turn comes: those who wait with it draw nothing more
         self._alone(getattr(self._source, "close", _nothing))
 
@@ -200,19 +200,19 @@ class TaskSafe(AsyncIterator[T_co], Generic[T_co]):
         return self
 
     async def __anext__(self) -> T_co:
-        """Return the next item that no other task has got; cancelling the wait loses nothing."""
+        """Return the next item. No other task gets it. Cancelling the wait loses no item."""
         return cast("T_co", await self._draw(self._source.__anext__))
 
     async def asend(self, value: Any) -> T_co:
-        """Send a value into the generator; return the item it yields then."""
+        """Send a value into the generator. Return the item that it yields then."""
         return cast("T_co", await self._draw(self._source.asend, value))
 
     async def athrow(self, *error: Any) -> T_co:
-        """Raise an exception in the generator; return the item it yields then."""
+        """Raise an exception in the generator. Return the item that it yields then."""
         return cast("T_co", await self._draw(self._source.athrow, *error))
 
     async def aclose(self) -> None:
-        """Close the source, where it can be; drawing then finds the end."""
+        """Close the source, if it can be closed. Later draws find the end."""
         self._begin()
         self._closed = True
         self._steps.cancel()
@@ -299,7 +299,7 @@ class _Turn:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give the turn to the next who still waits for it."""
+        """Give the turn to the next task that still waits for it."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -325,13 +325,13 @@ class _Steps:
         return step
 
     async def done(self, *steps: asyncio.Task[tuple[bool, Any]]) -> None:
-        """Wait for the steps; cancelling the wait does not cancel them."""
+        """Wait for the steps. Cancelling the wait does not cancel them."""
         import asyncio  # noqa: PLC0415 - see `_begin`
 
         await asyncio.wait(steps)
 
     async def all_done(self) -> list[asyncio.Task[tuple[bool, Any]]]:
-        """Wait for all and return them."""
+        """Wait for all steps and return them."""
         steps = list(self.waiting)
         if steps:
             await self.done(*steps)
@@ -364,4 +364,4 @@ def _abandon(loop: asyncio.AbstractEventLoop, steps: _Steps) -> None:
 
 
 def _nothing() -> None:
-    """Close what cannot be closed."""
+    """Do nothing: this source cannot be closed."""

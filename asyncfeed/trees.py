@@ -30,12 +30,12 @@ else:
 NAMESPACE = "asyncfeed"
 NUMBERS = frozenset({int, float, bool, type(None)})
 LEAVES = NUMBERS | {np.ndarray, str, bytes, complex} | {np.dtype(each).type for each in "?bBhHiIlLqQefdFD"}
-"""The commonest leaves, known without asking `optree`."""
+"""The most common types of leaves, known without `optree`."""
 SMALL_KINDS = LEAVES - {np.ndarray, str, bytes}
-"""Those that are never worth weighing."""
+"""Types of leaves that are never worth weighing."""
 
 NUMBER = 32
-"""What a Python number is charged with, in bytes."""
+"""Bytes that a Python number is charged with."""
 Tree = Any
 
 _nbytes = attrgetter("nbytes")
@@ -81,7 +81,7 @@ def unflatten(spec: Spec, leaves: Iterable[Any]) -> Tree:
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Tree) -> Tree:
-    """Return the tree with `fn(leaf)` in the place of each leaf."""
+    """Return the tree with each leaf replaced by `fn(leaf)`."""
     kind = type(tree)
     if kind in LEAVES:
         return fn(tree)

@@ -1,4 +1,4 @@
-"""How many bytes an object takes that is no array, text, number or container, found out without any import."""
+"""Finds the size in bytes of an object that is no array, text, number or container, without any import."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from asyncfeed.errors import PipelineError
 T = TypeVar("T")
 
 OBJECT = 64
-"""What a container is charged with beside its members, and an object that does not tell its size."""
+"""Bytes charged for a container beside its members, and for an object of unknown size."""
 DEEP = 4
-"""How many attributes deep an object is looked into: what refers to itself has no end."""
+"""Depth of attributes to which an object is searched. Without a limit, an object that refers to itself has no
+end."""
 
 _registered: dict[type, Callable[[Any], int]] = {}
 _BUILT_IN = (int, float, complex, bool, str, bytes, bytearray, tuple, list, type(None))
@@ -60,7 +61,7 @@ def any_registered() -> bool:
 
 
 def ask(item: Any, size_of: Callable[[Any], int], depth: int = 0) -> int | None:
-    """Return the bytes of an object that tells them in some way; None for one that does not.
+    """Return the size of an object if the object tells it in some way, else None.
 
     `size_of` weighs what it holds. Whatever an object's attributes do, this does not raise.
     """

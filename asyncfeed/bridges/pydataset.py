@@ -1,8 +1,8 @@
 """`items` over a `keras.utils.PyDataset`, or anything like it: its batches, read by several threads.
 
-Keras is not imported: what counts is `[number]`, a length, and the methods that Keras calls around an epoch.
+Keras is not imported. The dataset needs `[number]`, a length, and the methods that Keras calls around an epoch.
 
-What is asked of the order is worked into the numbers of the batches, before they are read:
+Stages that change the order apply to the numbers of the batches, before the batches are read:
 
     items(dataset).shuffle(seed=7).repeat(2)     is     numbers.shuffle(seed=7).repeat(2), then read()
 
@@ -77,7 +77,7 @@ def numbers_of(dataset: Any) -> Pipeline[int]:
 
 
 def count_of(dataset: Any) -> int | None:
-    """Return how many batches an epoch has now; None where it has no end."""
+    """Return how many batches an epoch has now; None if it has no end."""
     try:
         count = dataset.num_batches if hasattr(dataset, "num_batches") else len(dataset)
     except (NotImplementedError, TypeError) as error:
@@ -105,7 +105,7 @@ def _has_hooks(dataset: Any) -> bool:
 
 
 class Batches(Pipeline[Any]):
-    """The batches of a dataset; a stage that follows and asks for their order goes before what reads them."""
+    """The batches of a dataset. A later stage that changes their order is inserted before the reading stage."""
 
     __slots__ = ("_dataset", "_numbers", "_reading")
 
@@ -123,8 +123,11 @@ class Batches(Pipeline[Any]):
         object.__setattr__(self, "_reading", reading)
 
     def then(self, node: Node) -> Pipeline[Any]:
-        """Add a stage; one that asks for the order of the batches goes before what reads them."""
-        # Where batches are left out, `take` and `skip` count those that are not.
+        """Add a stage.
+
+        A stage that changes the order of the batches is inserted before the stage that reads them.
+        """
+        # If batches may be left out, `take` and `skip` count the remaining ones.
         counts_what_is_left = node.counts and self._reading.on_error != "raise"
         begins_epochs = node.begins_epochs and isinstance(self.source, EpochNumbers)
         if node.arranges and not counts_what_is_left and not begins_epochs:
@@ -155,11 +158,11 @@ class Numbers(Source):
     method: ClassVar[str] = "items"
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that there are none."""
+        """Return `Unknown`: numbers have no axes."""
         return Unknown()
 
     def indexed(self) -> Indexed | None:
-        """Return the numbers, where they have an end."""
+        """Return the numbers; None if they have no end."""
         return None if self.count is None else Numbered(self.count, list, name="batch {}".format)
 
     @property
@@ -168,7 +171,7 @@ class Numbers(Source):
         return self.count is None
 
     def draw(self) -> tuple[Callable[[], Any], bool]:
-        """Return what counts without end."""
+        """Return a function that counts without end."""
         return itertools.count, False
 
     def __str__(self) -> str:
@@ -178,14 +181,14 @@ class Numbers(Source):
 
 @dataclass(frozen=True)
 class EpochNumbers(Source):
-    """One item an epoch: its number."""
+    """A source with one item for each epoch: the number of the epoch."""
 
     dataset: Any
 
     method: ClassVar[str] = "items"
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that there are none."""
+        """Return `Unknown`: numbers have no axes."""
         return Unknown()
 
     def indexed(self) -> Indexed:
@@ -208,7 +211,7 @@ class _EpochNumber:
         return [epoch for _ in places]
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the epoch is called."""
+        """Return the name of the epoch."""
         return f"epoch {epoch}"
 
 
@@ -216,12 +219,12 @@ def _brief(dataset: Any, count: int | None) -> str:
     return f"<{type(dataset).__name__}{'' if count is None else f' of {count}'}>"
 
 
-# -- what reads the batches
+# -- reading the batches
 
 
 @dataclass(frozen=True)
 class Read(Node):
-    """Puts the batches in the place of their numbers."""
+    """Replaces numbers by the batches."""
 
     dataset: Any
     reading: Reading
@@ -229,11 +232,11 @@ class Read(Node):
     method: ClassVar[str] = "read"
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that only the dataset knows."""
+        """Return `Unknown`: only the dataset tells it."""
         return Unknown()
 
     def steps(self) -> Sequence[Work]:
-        """One call of the dataset per batch."""
+        """Return one step, which calls the dataset once for each batch."""
         how, fn = self.reading, self.dataset.__getitem__
         return [
             Work(
@@ -251,17 +254,20 @@ class Read(Node):
         return self.reading.on_error == "raise"
 
     def length(self, upstream: int) -> int | None:
-        """As many as there are numbers, unless some may be skipped."""
+        """Return the number of batches; None if some may be skipped."""
         return upstream if self.one_to_one else None
 
     def __str__(self) -> str:
-        """Return a call, as that of a stage."""
+        """Return a call, as other stages do."""
         return "read()"
 
 
 @dataclass(frozen=True)
 class ReadEpochs(Node):
-    """Puts the batches of an epoch in the place of its number, in an `order`, between what the dataset does."""
+    """Replaces the number of an epoch by its batches, in an `order`.
+
+    Calls the dataset's hooks before and after.
+    """
 
     dataset: Any
     order: tuple[Node, ...]
@@ -270,11 +276,11 @@ class ReadEpochs(Node):
     method: ClassVar[str] = "read"
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that only the dataset knows."""
+        """Return `Unknown`: only the dataset tells it."""
         return Unknown()
 
     def steps(self) -> Sequence[Work]:
-        """One epoch at a time."""
+        """Return one step, which reads one epoch at a time."""
         return [Work(self.batches, "thread", shape="flat", concurrency=1)]
 
     def batches(self, epoch: int) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What one enqueue takes: the leaves of an item, checked, for the placeholders of the enqueue op."""
+"""Feeds one enqueue: checks the leaves of an item and assigns them to the placeholders of the enqueue op."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from asyncfeed.errors import PipelineError
 from asyncfeed.trees import Tree, flatten
 
 KINDS = {bool: "biuf", int: "iuf", float: "f", complex: "c"}
-"""The kinds of dtypes that Python's numbers go into without losing what they are."""
+"""The kinds of dtypes that hold Python's numbers without loss."""
 
 
 class Components:
     """The placeholders of an enqueue op, in the order of an item's leaves, or each for one key of a dict.
 
-    A session converts whatever it is fed, 300 to the uint8 44 and 5.7 to 5. So each item is checked first; one
-    that does not fit raises `PipelineError`, naming the component and the `method` that was called.
+    A session converts every value, 300 to the uint8 44 and 5.7 to 5. So each item is checked first. If it does not
+    fit, `PipelineError` names the component and the `method` that was called.
     """
 
     def __init__(self, placeholders: Sequence[Any] | Mapping[str, Any], method: str = "to_queue_runner") -> None:
@@ -30,7 +30,7 @@ class Components:
         self._all = [_component(name, each) for name, each in zip(names, given, strict=True)]
 
     def feed(self, item: Tree) -> dict[Any, Any]:
-        """Return what a session is to be fed for an item."""
+        """Return the `feed_dict` of a session for an item."""
         leaves = leaves_of(item, self._keys, self._method)
         if len(leaves) != len(self._all):
             raise PipelineError(
@@ -45,7 +45,7 @@ class Components:
 def leaves_of(item: Tree, keys: Sequence[str] | None, method: str = "to_queue_runner") -> list[Any]:
     """Return the leaves of an item, or the values of a dict in the order of the keys.
 
-    A dict goes only where there are keys: its own order says nothing.
+    A dict is accepted only with keys, because its own order says nothing.
 
     >>> leaves_of((1, (2, 3)), None), leaves_of({"a": 1, "b": 2}, ["b", "a"])
     ([1, 2, 3], [2, 1])
@@ -68,7 +68,7 @@ def leaves_of(item: Tree, keys: Sequence[str] | None, method: str = "to_queue_ru
 
 @dataclass(frozen=True)
 class Component:
-    """One placeholder, and what it takes."""
+    """One placeholder, with the dtype and shape that it takes."""
 
     name: str
     placeholder: Any
@@ -76,7 +76,7 @@ class Component:
     shape: tuple[int | None, ...] | None
 
     def check(self, leaf: Any, method: str) -> None:
-        """Raise where a leaf does not fit."""
+        """Raise if a leaf does not fit."""
         if type(leaf) in KINDS:
             fits = self.dtype.kind in KINDS[type(leaf)]
         elif self.dtype.kind == "O":

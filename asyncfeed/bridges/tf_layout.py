@@ -1,4 +1,4 @@
-"""What TensorFlow must know of a batch: its structure, dtypes and shapes; and its leaves as tensors."""
+"""The signature of a dataset: structure, dtypes and shapes of a batch. Also converts its leaves to tensors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SCALARS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
-"""Python's numbers have the dtypes that they have in a batch."""
+"""The dtypes of Python's numbers, the same as in a batch."""
 TEXT = (str, bytes)
 LARGE = 64 << 10
-"""Bytes. From here on a copy of ours, in memory that is used again, is faster than TensorFlow's own."""
+"""Size in bytes from which a copy into memory of the pool is faster than TensorFlow's own copy."""
 
 
 def infer(item: Tree, rule: Axes, method: str = "to_tf", *, second: Callable[[], Any] | None = None) -> Any:
@@ -52,7 +52,7 @@ def infer(item: Tree, rule: Axes, method: str = "to_tf", *, second: Callable[[],
 
 
 def _alike(shape: Sequence[int | None], leaf: Any, other: Any) -> tuple[int | None, ...]:
-    """Return a shape with the axes after the first in which two leaves are alike."""
+    """Return a shape that fixes the axes after the first in which two leaves have the same size."""
     sizes, others = np.shape(leaf), np.shape(other)
     if len(sizes) != len(others):
         return tuple(shape)
@@ -81,8 +81,8 @@ def to_tf_structure(tree: Any, method: str = "to_tf") -> Any:
 class Layout:
     """The signature of a dataset, and how to bring items into it.
 
-    `tensors` is for the thread that fills the queue, `arranged` for `from_generator`; both check each item,
-    and raise ValueError naming the leaf where it does not fit, and the `method` that was called.
+    `tensors` is for the thread that fills the queue, `arranged` for `from_generator`. Both check each item. If it
+    does not fit, they raise ValueError with the name of the leaf and the `method` that was called.
     """
 
     def __init__(self, signature: Any, method: str = "to_tf") -> None:
@@ -122,7 +122,7 @@ class Layout:
     def stacked(self, items: Sequence[Tree]) -> list[Any] | None:
         """Return a tensor for each leaf, with those of all items along a new first axis: a copy.
 
-        Returns None where the items are not all alike, or one may not fit: `tensors` knows what to say of it.
+        Returns None if the items are not all alike, or one may not fit. `tensors` then raises the right error.
         """
         try:
             self._pairs(items[0])
@@ -138,7 +138,7 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes an item has; 0 where not all have as many."""
+        """Size of an item in bytes; 0 if it differs between items."""
         if not all(spec.shape.is_fully_defined() and spec.dtype != self._tf.string for spec in self.specs):
             return 0
         return sum(spec.shape.num_elements() * spec.dtype.size for spec in self.specs)
@@ -167,7 +167,10 @@ class Layout:
         return pairs
 
     def _learn(self, item: Tree, spec: Spec) -> None:
-        """Find out which leaf of ours is which of TensorFlow's: both sort the keys of dicts, but not all."""
+        """Match the leaves of an item with TensorFlow's leaves.
+
+        Both sort keys of dicts, but not of the same mappings.
+        """
         numbers = to_tf_structure(unflatten(spec, range(spec.num_leaves)), self._method)
         try:
             self._tf.nest.assert_same_structure(numbers, self.signature)
@@ -185,7 +188,7 @@ class Layout:
 
 @dataclass(slots=True)
 class _Leaf:
-    """What one tensor must be."""
+    """The dtype and shape that one tensor must have."""
 
     method: str
     place: int
@@ -194,7 +197,7 @@ class _Leaf:
     shape: tuple[int | None, ...] | None
     name: str = ""
     fitting: set[tuple[Any, tuple[int, ...]]] = field(default_factory=set)
-    """Dtypes and shapes that were looked at and fit."""
+    """Dtypes and shapes that were checked and fit."""
 
     @property
     def text(self) -> str:
@@ -202,13 +205,13 @@ class _Leaf:
         return f"{self.spec.dtype.name} of {shape}"
 
     def check(self, value: Any, name: str) -> None:
-        """Raise where a value does not fit."""
+        """Raise if a value does not fit."""
         if type(value) is np.ndarray:
             key = (value.dtype, value.shape)
             if key in self.fitting:
                 return
             if self._fits(value.dtype, value.shape):
-                if len(self.fitting) < 64:  # ragged data has ever new shapes
+                if len(self.fitting) < 64:  # ragged data always has new shapes
                     self.fitting.add(key)
                 return
         elif isinstance(value, TEXT):
@@ -240,7 +243,7 @@ class _Leaf:
 
 
 def _tensor(tf: Any, leaf: _Leaf, value: Any, name: str, pool: Pool) -> Any:
-    """Return a value as a tensor: in place where its memory is aligned for TensorFlow, or else as a copy."""
+    """Return a value as a tensor: in place if its memory is aligned for TensorFlow, else as a copy."""
     if type(value) is np.ndarray:
         if shareable(value):
             return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
@@ -259,7 +262,7 @@ def _tensor(tf: Any, leaf: _Leaf, value: Any, name: str, pool: Pool) -> Any:
 
 
 def _stacked(tf: Any, leaf: _Leaf, column: Sequence[Any]) -> Any:
-    """Return values of one kind, dtype and shape as one tensor; raise ValueError where they are not."""
+    """Return values of one kind, dtype and shape as one tensor. Raise ValueError if they differ."""
     first, kind = column[0], type(column[0])
     leaf.check(first, leaf.name)
     if set(map(type, column)) != {kind}:
@@ -285,21 +288,21 @@ def _stacked(tf: Any, leaf: _Leaf, column: Sequence[Any]) -> Any:
 def _filled(tf: Any, room: NDArray[Any], content: Any) -> Any:
     """Return aligned memory as a tensor, filled with bytes.
 
-    Not with numpy, which lets go of the GIL to copy, and then waits for another thread's turn to end.
+    Not with NumPy: it releases the GIL for a copy, and then waits until another thread's turn ends.
     """
     room.reshape(-1).data.cast("B")[:] = content
     return tf.experimental.dlpack.from_dlpack(room.__dlpack__())
 
 
 def _copyable(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether the bytes of an array, as they lie, are a tensor's."""
+    """Return whether the bytes of an array can be used as the bytes of a tensor."""
     return array.dtype.kind in "iuf" and array.dtype.isbuiltin == 1 and array.flags.c_contiguous
 
 
 def shareable(array: np.ndarray[Any, Any]) -> bool:
     """Return whether TensorFlow may use the memory of an array as it is.
 
-    dlpack would take one that is not aligned, and the first operation on it would end the process.
+    dlpack would accept an array that is not aligned, and the first operation on it would end the process.
     """
     return (
         array.dtype.kind in "iufc"

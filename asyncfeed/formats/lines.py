@@ -37,7 +37,7 @@ class Lines(StreamDecoder[str]):
     async def __call__(
         self, file: File | str | os.PathLike[str] | Data, *, max_line: int | None = None
     ) -> AsyncGenerator[str]:
-        """Yield the lines of a file, or of the contents of one that was read elsewhere.
+        """Yield the lines of a file, or of the contents of a file that you have read yourself.
 
         Args:
             file: A file, its path, or its bytes.

@@ -29,9 +29,9 @@ _OTHERS = {
     b"<!DOCT": "a web page",
     b"<html": "a web page",
 }
-"""How files begin that are taken for .npy files."""
+"""The first bytes of files that users take for .npy files, and the kind of such a file."""
 _LONGEST = 10_000
-"""numpy's own limit for the header's text, which it evaluates."""
+"""NumPy's own limit for the length of the header's text, which NumPy evaluates."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +59,7 @@ class Npy(Decoder["npt.NDArray[Any]"]):
     probes = True
 
     def probe(self, head: Bytes, file: File) -> Header:
-        """Return what the header says."""
+        """Return the header."""
         return parse_header(head, file)
 
     def decode(self, buffer: Bytes, file: File) -> npt.NDArray[Any]:
@@ -82,8 +82,8 @@ npy = Npy()
 def parse_header(buffer: Bytes, file: File) -> Header:
     """Return the header at the start of `buffer`, which holds the file's first bytes or all of them.
 
-    Headers are remembered by their bytes, the last 1,024 of them, as numpy takes 50 us to parse one. Raises
-    `Corrupt` for what is no header, is cut short, or describes objects.
+    The last 1,024 headers are remembered by their bytes, because NumPy takes 50 us to parse one. Raises `Corrupt`
+    if the bytes are no header, are cut short, or describe objects.
 
     >>> from io import BytesIO
     >>> np.save(saved := BytesIO(), np.zeros((2, 3), "f4"))
@@ -107,7 +107,7 @@ def parse_header(buffer: Bytes, file: File) -> Header:
 
 
 class _HeaderError(Exception):
-    """What is wrong with a header; the file it is in is not known here."""
+    """The error of a header. It does not name the file, which is not known here."""
 
 
 @lru_cache(maxsize=1024)
@@ -119,8 +119,8 @@ def _parse(head: bytes) -> Header:
         raise _HeaderError(f"is an .npy file of version {version[0]}.{version[1]}, which is not known")
     try:
         shape, fortran_order, dtype = _read(head)
-    except Exception as error:  # noqa: BLE001 - numpy evaluates the text, so anything may come out of a broken one
-        # numpy shows the header after the colon, and that may be anything: so the cause is left out, too.
+    except Exception as error:  # noqa: BLE001 - NumPy evaluates the text, so a broken one may raise anything
+        # NumPy shows the header after the colon. It may hold a secret, so the cause is left out, too.
         raise _HeaderError(f"has a broken .npy header: {str(error).partition(':')[0]}") from None
     if dtype.hasobject:
         raise _HeaderError(
@@ -158,7 +158,7 @@ def _not_npy(start: bytes, file: File) -> Corrupt:
 
 
 def _kind(start: bytes) -> str:
-    """Return what a file seems to be by its first bytes, which themselves may be a secret."""
+    """Return the kind of a file by its first bytes. The bytes themselves may be a secret."""
     return next((f" but {kind}" for magic, kind in _OTHERS.items() if start.startswith(magic)), "")
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 20
 _BROKEN = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError)
-"""What `zipfile` raises for archives that are broken, encrypted or of an unknown kind."""
+"""Exceptions of `zipfile` for archives that are broken, encrypted or of an unknown kind."""
 
 Arrays = dict[str, "npt.NDArray[Any]"]
 
@@ -78,13 +78,13 @@ class Npz(Decoder[Arrays]):
         return Npz(None if keys is None else tuple(keys), max_bytes)
 
     def layout(self, buffer: Bytes, file: File) -> Layout | None:
-        """Return where the arrays are, if none is compressed or in Fortran's order."""
+        """Return the layout of a file; None if an array is compressed or in Fortran's order."""
         self.decode(buffer, file)  # so it is whole, and its checksums are right
         with ZipFile(BytesIO(buffer.data)) as archive:
             return _layout(buffer, archive.infolist(), self._members(archive, file), file)
 
     def unpacked(self, opened: BinaryIO, file: File) -> int:
-        """Return what the archive's directory says of the arrays that are asked for: at most `max_bytes`."""
+        """Return the directory entries of the arrays to read. They claim at most `max_bytes` together."""
         try:
             with ZipFile(opened) as archive:
                 sizes = {each.filename.removesuffix(".npy"): each.file_size for each in archive.infolist()}
@@ -143,14 +143,14 @@ def _unpack(archive: ZipFile, member: ZipInfo, file: File) -> npt.NDArray[Any]:
 # The records of a zip archive, as far as they are needed here: APPNOTE.TXT 4.3, "General Format of a .ZIP file".
 _END = struct.Struct("<4s8xL4xH")
 _LOCAL, _CENTRAL = 30, 46
-"""How long the record before a member and the one in the directory are, without name and extra field."""
+"""Sizes of the record before a member and of the record in the directory, without name and extra field."""
 _LOCAL_LOOSE, _CENTRAL_LOOSE = (10, 18), (12, 20)
 """Time, date and checksum. `zipfile` compares with the directory's checksum and reads none of the others."""
 _CENTRAL_SUM = 16
 
 
 def _layout(buffer: Bytes, entries: list[ZipInfo], members: dict[str, ZipInfo], file: File) -> Layout | None:
-    """Return how a sound archive is laid out, where it is as plain as numpy writes it."""
+    """Return the layout of a valid archive, if it is as plain as NumPy writes it."""
     data = buffer.data
     end = len(data) - _END.size
     magic, size, comment = _END.unpack_from(data, end)
@@ -191,13 +191,13 @@ def _layout(buffer: Bytes, entries: list[ZipInfo], members: dict[str, ZipInfo], 
 
 
 def _record(data: memoryview, at: int, length: int) -> int:
-    """Return how long a record is with all that follows its fixed part."""
+    """Return the size of a record with everything after its fixed part."""
     fields = (26, 28) if length == _LOCAL else (28, 30, 32)
     return length + sum(int.from_bytes(data[at + field : at + field + 2], "little") for field in fields)
 
 
 def _between(known: list[tuple[int, int]], size: int) -> tuple[tuple[int, int], ...] | None:
-    """Return what is left of a file between these ranges; None where two of them overlap."""
+    """Return the ranges of a file between these ranges; None if two of them overlap."""
     loose = []
     last = 0
     for start, stop in sorted(known):

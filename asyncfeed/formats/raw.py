@@ -1,4 +1,4 @@
-"""Files without a header: nothing but the numbers of one array."""
+"""Files without a header: they hold only the numbers of one array."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Raw(Decoder["npt.NDArray[Any]"]):
     probes = True
 
     def probe(self, head: Bytes, file: File) -> Header:  # the size alone says it
-        """Return what a file of this size holds, where its size was listed."""
+        """Return the array that a file of this size holds. The size must have been listed."""
         if file.size is None:
             raise Corrupt(f"{file.path} was not listed with its size")
         known = math.prod(size for size in self.shape if size != -1) * self.dtype.itemsize

@@ -1,4 +1,4 @@
-"""What the stages that call a function have in common: checks of what they are given."""
+"""Checks of the options and functions of the stages that call a function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncfeed.errors import PipelineError
 
 
 def check_policy(stage: str, concurrency: object, on_error: object, skip_limit: object) -> None:
-    """Raise where these do not say how many calls run at once and what becomes of one that fails."""
+    """Raise if the options for concurrency and failed calls are not valid."""
     if concurrency != "auto" and not _counts(concurrency):
         raise PipelineError(
             f'{stage}: concurrency must be "auto" or a whole number of at least 1, not {concurrency!r}'
@@ -35,7 +35,7 @@ def check_policy(stage: str, concurrency: object, on_error: object, skip_limit: 
 
 
 def check_fn(stage: str, fn: object) -> None:
-    """Raise where `fn` is not a function of one item that returns one result."""
+    """Raise if `fn` is not a function of one item that returns one result."""
     if not callable(fn):
         raise PipelineError(f"{stage}: the function must be callable, not {fn!r}")
     if _is(inspect.isgeneratorfunction, fn) or _is(inspect.isasyncgenfunction, fn):
@@ -43,7 +43,7 @@ def check_fn(stage: str, fn: object) -> None:
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether a call of `fn` is to be awaited, or gone through with `async for`."""
+    """Return whether a call of `fn` must be awaited, or iterated with `async for`."""
     return _is(inspect.iscoroutinefunction, fn) or _is(inspect.isasyncgenfunction, fn)
 
 

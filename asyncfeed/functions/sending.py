@@ -1,4 +1,4 @@
-"""How a function goes to another process: by its name, or by value.
+"""Sends a function to another process: by its name, or by value.
 
 A function of a module goes by its name, and the other process imports the module. A function that has no name
 there, or is defined in a notebook or the main script, goes by value if `cloudpickle` is installed.
@@ -69,7 +69,7 @@ def called(fn: Callable[..., Any]) -> tuple[str, str]:
         elif isinstance(fn, MethodType):
             fn = fn.__func__
         elif type(fn).__module__.startswith("asyncfeed.") and hasattr(fn, "fn"):
-            fn = fn.fn  # it draws random numbers and calls the user's function with them
+            fn = fn.fn  # it draws random numbers, and calls the user's function with them
         else:
             break
     named: Any = fn if hasattr(fn, "__qualname__") else type(fn)
@@ -77,7 +77,7 @@ def called(fn: Callable[..., Any]) -> tuple[str, str]:
 
 
 class _ByName(pickle.Pickler):
-    """Pickles as usual, and notes whether anything of it is defined in the main script."""
+    """Pickles as usual, and notes whether the function uses anything that is defined in the main script."""
 
     of_main = False
 

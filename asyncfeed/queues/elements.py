@@ -46,7 +46,7 @@ def _as_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def as_shapes(shapes: Any) -> list[Shape] | None:
-    """Return a list of shapes from one or several, or None where there are none.
+    """Return a list of shapes from one or several; None if there are none.
 
     A shape is a tuple, a `tf.TensorShape`, or an int for a vector; None stands for a size that varies.
     """
@@ -101,7 +101,7 @@ class Elements:
         self._dtype, self._shape = dtypes[0], checked[0]
 
     def one(self, value: Any) -> Element:
-        """Return the element that a user's value stands for; raise `ValueError` or `TypeError` if it is none."""
+        """Return the element of a user's value. Raise `ValueError` or `TypeError` if it is no element."""
         if (
             self._single
             and type(value) is np.ndarray
@@ -151,7 +151,7 @@ class Elements:
         return parts
 
     def shown(self, element: Element) -> Any:
-        """Return an element as users see it: a dict where there are names, a bare array where there is one."""
+        """Return an element as users see it: a dict if there are names, a bare array if there is one component."""
         if self.names is not None:
             return dict(zip(self.names, element, strict=True))
         return element[0] if len(element) == 1 else element
@@ -164,7 +164,7 @@ class Elements:
             )
 
     def stacked(self, elements: Sequence[Element]) -> Any:
-        """Return elements as one batch, padded with zeros (b"" for strings) where shapes vary; it is a copy."""
+        """Return elements as one batch, a copy. If shapes vary, it is padded with zeros (b"" for strings)."""
         assert self.shapes is not None
         columns = zip(*elements, strict=True) if elements else ([] for _ in self.dtypes)
         batch = [_stack(c, d, s) for c, d, s in zip(columns, self.dtypes, self.shapes, strict=True)]

@@ -3,7 +3,7 @@
 The numbers of a stage depend on four things and on nothing else:
 
 * its `seed`;
-* its stream: how many random stages stand before it in the description. A `shuffle`, a `map(rng=True)` and a `mix`
+* its stream: the number of random stages before it in the description. A `shuffle`, a `map(rng=True)` and a `mix`
   count. Two stages with one seed therefore draw different numbers, and a stage that draws nothing changes no
   other. The inputs of a `zip` or `concat` count from 0 each, so a pipeline delivers the same inside a `zip` as
   alone;

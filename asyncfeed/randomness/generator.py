@@ -1,4 +1,4 @@
-"""Random numbers that belong to a place: what `map(fn, rng=True)` hands to the function."""
+"""Random numbers that belong to a place. `map(fn, rng=True)` passes them to the function."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ def _key(low: int, high: int) -> _Key:
 
 @dataclass(frozen=True, slots=True)
 class CallDrawing:
-    """Calls a function with the item and the random numbers of its place."""
+    """Calls a function with an item and the random numbers of its place."""
 
     fn: Callable[..., Any]
     seed: int
 
     def __call__(self, item: Any, place: Place) -> Any:
-        """Call it."""
+        """Call the function."""
         return self.fn(item, generator_at(self.seed, place.epoch, place.ordinal))
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitDrawing:
-    """Awaits a function of the item and the random numbers of its place."""
+    """Awaits a function with an item and the random numbers of its place."""
 
     fn: Callable[..., Any]
     seed: int
 
     async def __call__(self, item: Any, place: Place) -> Any:
-        """Await it."""
+        """Await the function."""
         return await self.fn(item, generator_at(self.seed, place.epoch, place.ordinal))

@@ -1,1 +1,1 @@
-"""Samples into batches: one array for each leaf, in memory that is aligned and used again."""
+"""Samples into batches: one array for each leaf, in aligned memory that is reused."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from asyncfeed.stacking.aligned import Empty
 
 Name = Callable[[int], str]
-"""Says what the sample of this number is called."""
+"""Returns the name of the sample of this number."""
 Column = Sequence[Any]
 """The same leaf of each sample."""
 
@@ -45,7 +45,7 @@ _shape = attrgetter("shape")
 
 
 class Padding(Protocol):
-    """What stacks ragged columns: the node `Pad`."""
+    """The node `Pad`, which stacks ragged columns."""
 
     def stack(self, columns: Sequence[Column], spec: Spec, name: Name, empty: Empty) -> Tree:
         """Return the batch of these columns."""
@@ -63,7 +63,7 @@ def collate(
     empty: Empty = aligned_empty,
     made_by: object = None,
 ) -> Tree:
-    """Return one tree of arrays that holds these samples along a new first axis.
+    """Return one tree of arrays with these samples along a new first axis.
 
     Arrays, numpy scalars and the tensors of other libraries keep their dtype; Python's bool, int, float and
     complex become bool, int64, float64 and complex128; text and bytes become an array of objects, and numpy's
@@ -91,13 +91,13 @@ class Where:
         self._name = name
 
     def sample(self, member: int) -> str:
-        """Return the sample's name, with the way to the leaf where the sample is a tree."""
+        """Return the sample's name, with the path to the leaf if the sample is a tree."""
         path = leaf_name(self._spec, self._number)
         return f"{self._name(member)} at {path}" if path else self._name(member)
 
 
 def transpose(samples: Sequence[Tree], name: Name, made_by: object = None) -> tuple[list[Column], Spec]:
-    """Return, for each leaf, what it is in each sample; and the structure that all samples have."""
+    """Return the values of each leaf in all samples, and the common structure of the samples."""
     first = samples[0]
     kinds = set(map(type, samples))
     if type(None) in kinds:
@@ -215,7 +215,7 @@ def _join_scalars(column: Column, dtype: np.dtype[Any], where: Where) -> NDArray
 
 
 def _flat_columns(samples: Sequence[Tree], first: Tree) -> list[Column] | None:
-    """Return the columns of samples of one type, where no walk is needed; in the order of `flatten`."""
+    """Return the columns of samples of one simple type without a tree walk, in the order of `flatten`."""
     kind = type(first)
     if (kind is not tuple and kind is not dict) or len(set(map(len, samples))) > 1:
         return None

@@ -1,4 +1,4 @@
-"""Leaves of a sample that are neither numpy arrays nor numbers nor text: converted to arrays, or refused.
+"""Converts leaves of a sample that are no NumPy arrays, numbers or text to arrays, or refuses them.
 
 Tensors of torch, JAX and TensorFlow, images of PIL and everything else that offers `__array__` or `__dlpack__`
 become numpy arrays of the same dtype. No framework is imported: a tensor can only exist if its framework has
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 KNOWN = (str, bytes, int, float, complex, np.ndarray, np.generic)
 """Text, numbers and arrays: what a batch is made of."""
 PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__dlpack__")
-"""What an object offers of which numpy can make an array."""
+"""Attributes of objects that NumPy can convert to an array."""
 
 Called = Callable[[], str]
-"""Says what a leaf is called in a message."""
+"""Returns the name of a leaf in a message."""
 
 
 def to_known(leaf: Any, called: Called) -> Any:
@@ -54,16 +54,16 @@ def to_known(leaf: Any, called: Called) -> Any:
 
 
 def is_foreign(leaf: Any) -> bool:
-    """Return whether numpy can make an array of an object that is none."""
+    """Return whether NumPy can convert an object that is no array."""
     # The class is asked: an instance that answers to every name, as a mock does, has no arrays in it.
     kind = type(leaf)
     return not isinstance(leaf, KNOWN) and any(hasattr(kind, each) for each in PROTOCOLS)
 
 
 def to_array(leaf: Any, called: Called) -> NDArray[Any]:
-    """Return the array of an object that offers one; it may be a view of the object's memory.
+    """Return the array of an object that offers one. It may be a view of the object's memory.
 
-    Raises ValueError, with the line to write, where the object refuses: a tensor that needs its gradient, say.
+    Raises ValueError, with the line to write, if the object refuses, as a tensor that needs its gradient does.
     """
     torch: Any = sys.modules.get("torch")
     try:
@@ -107,10 +107,10 @@ def _of_torch(tensor: Any, torch: Any, called: Called) -> NDArray[Any]:
 
 
 def _of_short_floats(tensor: Any, name: str, torch: Any, called: Called) -> NDArray[Any]:
-    """Return a tensor whose dtype numpy knows only from `ml_dtypes`: bfloat16, and the floats of 8 bits."""
+    """Return the array of a tensor whose dtype NumPy has only with `ml_dtypes`: bfloat16, floats of 8 bits."""
     whole = {1: torch.uint8, 2: torch.int16}.get(tensor.element_size())
     try:
-        dtype = np.dtype(getattr(import_module("ml_dtypes"), name))  # it need not be installed
+        dtype = np.dtype(getattr(import_module("ml_dtypes"), name))  # it may not be installed
     except (ImportError, AttributeError):
         dtype = None
     if dtype is None or whole is None:

@@ -1,19 +1,20 @@
-"""Memory of batches, used again once nobody looks at it any more.
+"""Memory of batches. It is reused when no array shows it any more.
 
-Memory that is new costs the system a page fault every 4 KB; for batches of megabytes that is as much as reading
+New memory costs the system a page fault every 4 KB. For batches of megabytes that is as much as reading
 them. Invariants:
 
-* Memory is given out again only after the last array, view, tensor or buffer that shows it is gone: each time it
-  is given out it gets an owner of its own, which all of them keep alive, and the end of the owner brings it back.
-* What is out and what is free together are never more than what was out at some time.
-* What is free is at most 256 MB, or a sixteenth of the largest memory limit of an open run if that is more; never
-  more than that limit. After the last run it is at most 256 MB. Threads that bring memory back at the same moment
-  may exceed this by one piece each.
-* Memory comes back on any thread, also in the middle of a garbage collection: nothing there waits for a lock.
+* Memory is reused only after the last array, view, tensor or buffer that shows it is gone. Each time the pool
+  gives memory out, the memory gets a new owner, which all of them keep alive. The end of the owner returns the
+  memory.
+* Memory in use and free memory together are never more than the largest amount that was in use at some time.
+* Free memory is at most 256 MB, or a sixteenth of the largest memory limit of an open run if that is more. It is
+  never more than that limit. After the last run it is at most 256 MB. Threads that return memory at the same
+  moment may exceed this by one piece each.
+* Memory is returned on any thread, also in the middle of a garbage collection. So returning it waits for no lock.
 
-There is one pool for the process, `SHARED`, so that an epoch that is a run of its own finds the memory of the one
-before. Nothing watches it while no run is open: what is free then stays until a run begins or ends more than a
-minute after it came back, or until `SHARED.clear()`. A forked process begins with an empty one.
+There is one pool for the process, `SHARED`. So if each epoch is its own run, it finds the memory of the epoch
+before. While no run is open, free memory stays until a run begins or ends more than a minute after the memory was
+returned, or until `SHARED.clear()`. A forked process begins with an empty pool.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ BYTE = np.dtype(np.uint8)
 class _Piece(NamedTuple):
     memory: NDArray[np.uint8]
     since: float
-    """When it came back."""
+    """The time at which it was returned."""
 
 
 class Pool:
-    """Makes arrays as `aligned_empty` does, in memory that earlier ones had where that is free.
+    """Makes arrays as `aligned_empty` does, in the free memory of earlier arrays if there is some.
 
-    What is out when the pool is gone goes with its last view. Any number of threads may call it.
+    If the pool is gone, memory in use is freed with its last view. Any number of threads may call it.
 
     >>> pool = Pool()
     >>> pool.empty((64, 1024), np.dtype("f8")).nbytes
@@ -67,14 +68,14 @@ class Pool:
 
     def __init__(self) -> None:
         self.most = MAX_IDLE_BYTES
-        """How many bytes may be free."""
+        """Number of bytes that may be free."""
         self._limits: list[int] = []
         self._lock = threading.Lock()
         self._free: deque[_Piece] = deque()
 
     @property
     def nbytes(self) -> int:
-        """How many bytes are free."""
+        """Number of bytes that are free."""
         return sum(piece.memory.nbytes for piece in tuple(self._free))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -88,7 +89,7 @@ class Pool:
         return np.ndarray(shape, dtype, np.asarray(owner))
 
     def opened(self, limit: int) -> None:
-        """Note that a run with this memory limit begins; each one's end is told by `closed`."""
+        """Note that a run with this memory limit begins. `closed` must be called at its end."""
         with self._lock:
             self._limits.append(limit)
             self._bound()
@@ -96,21 +97,21 @@ class Pool:
     def closed(self, limit: int) -> None:
         """Note that a run with this memory limit has ended."""
         with self._lock:
-            if limit in self._limits:  # or else it began before a fork
+            if limit in self._limits:  # else it began before a fork
                 self._limits.remove(limit)
             self._bound()
 
     def take_back(self, free: deque[_Piece] | None, memory: NDArray[np.uint8]) -> None:
-        """Add memory to what is free where there is room, unless it was given out before a fork."""
+        """Add memory to the free memory if there is room, unless it was given out before a fork."""
         if free is self._free and self.nbytes + memory.nbytes <= self.most:
             self._free.append(_Piece(memory, monotonic()))
 
     def clear(self) -> None:
-        """Give back what is free."""
+        """Give the free memory back to the system."""
         self._free.clear()
 
     def forget(self) -> None:
-        """Begin anew in a forked process: what is out there does not come back."""
+        """Reset the pool in a forked process. Memory that was in use at the fork is not returned."""
         self._lock = threading.Lock()  # another thread may have had it
         self._limits = []
         self._free = deque()
@@ -125,7 +126,7 @@ class Pool:
         self._drop(lambda _: self.nbytes > self.most)
 
     def _drop(self, unwanted: Callable[[deque[_Piece]], bool]) -> None:
-        """Give back what came back first, as long as it is unwanted."""
+        """Give the oldest free memory back to the system, while it is not needed."""
         try:
             while self._free and unwanted(self._free):
                 self._free.popleft()
@@ -138,7 +139,7 @@ class Pool:
         found: NDArray[np.uint8] | None = None
         try:
             for _ in range(len(free)):
-                piece = free.pop()  # the one that came last may still be in the processor's cache
+                piece = free.pop()  # the memory returned last may still be in the processor's cache
                 if piece.memory.nbytes == size:
                     found = piece.memory
                     break
@@ -158,10 +159,10 @@ class Pool:
 
 
 class _Owner:
-    """What an array says it lives in: no array itself, so that every view of it keeps this very object alive.
+    """The owner of an array's memory. It is no array itself, so every view keeps this very object alive.
 
-    numpy makes a view refer to the first owner of the memory that it finds behind the array it is made from,
-    past arrays in between; an object that is no array is never passed over.
+    A NumPy view refers to the first owner of the memory behind the array that it is made from, and skips arrays in
+    between. It never skips an object that is no array.
     """
 
     __slots__ = ("__array_interface__", "__weakref__")
@@ -171,14 +172,17 @@ class _Owner:
 
 
 def _bring_back(pool: weakref.ref[Pool], free: weakref.ref[deque[_Piece]], memory: NDArray[np.uint8]) -> None:
-    """Add memory to what is free, where the pool still lives and has room; waits for nothing."""
+    """Add the memory to the free memory if the pool still exists and has room. This never waits."""
     alive = pool()
     if alive is not None:
         alive.take_back(free(), memory)
 
 
 def _rounded(size: int) -> int:
-    """Return a size that others near it have, too: at most an eighth more, and that is not even touched."""
+    """Round a size up, so that similar sizes share memory.
+
+    The result is at most an eighth more, which is not touched.
+    """
     step = 1 << (size.bit_length() - 4)
     return -(-size // step) * step
 
