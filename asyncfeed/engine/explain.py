@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncfeed.engine.constants import FLAT_CALLS
-from asyncfeed.engine.operators.call_async import AsyncWork
-from asyncfeed.engine.operators.call_threads import ThreadWork
+from asyncfeed.engine.operators.call_async import AsyncCalls
+from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.plan import Description, arrange, prefetched
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step
 from asyncfeed.stages.together import reached
@@ -53,5 +53,5 @@ def _step(step: Step) -> str:
     elif step.shape == "flat" or step.concurrency != "auto":
         calls = f"up to {FLAT_CALLS if step.concurrency == 'auto' else step.concurrency} {MANY[step.kind]}"
     else:
-        calls = f"1 to {AsyncWork.most if step.kind == 'async' else ThreadWork.most} {MANY[step.kind]}"
+        calls = f"1 to {AsyncCalls.most if step.kind == 'async' else ThreadCalls.most} {MANY[step.kind]}"
     return f"{calls}, {'in order' if step.ordered else 'as they come'}"

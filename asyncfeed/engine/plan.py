@@ -8,6 +8,7 @@ level which of these ends are theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -16,12 +17,13 @@ from asyncfeed.engine.constants import CHUNK_ITEMS, PREFETCH_BATCHES, PREFETCH_S
 from asyncfeed.engine.emitter import Emitter, Sink, TransformLink, Watch
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.limits.budget import Account, Budget
-from asyncfeed.engine.operators.call_async import AsyncWork
-from asyncfeed.engine.operators.call_threads import ThreadWork
-from asyncfeed.engine.operators.expand import FlatStep
+from asyncfeed.engine.operators.call_async import AsyncCalls
+from asyncfeed.engine.operators.call_threads import ThreadCalls
+from asyncfeed.engine.operators.expand import Expanding
 from asyncfeed.engine.operators.merge import Branch, MergeStep, PickStep, ZipStep
+from asyncfeed.engine.operators.operator import Executor, Operator
 from asyncfeed.engine.operators.source import IndexedSource, IterableSource
-from asyncfeed.engine.operators.step import RunContext, Step
+from asyncfeed.engine.operators.step import RunContext, Step, StepSpec
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.engine.relay import RelayStep
 from asyncfeed.stages.base import Node, Source
@@ -89,6 +91,13 @@ def compile_steps(
     return compiler.steps
 
 
+def executor_of(work: Work) -> type[Executor]:
+    """Return what calls a function of this shape and kind."""
+    if work.shape == "flat":
+        return Expanding
+    return AsyncCalls if work.kind == "async" else ThreadCalls
+
+
 class _Compiler:
     def __init__(self, context: RunContext, run: int, endless: bool, *, by_epoch: bool) -> None:
         self._context = context
@@ -113,21 +122,19 @@ class _Compiler:
         own = [each.count for _, steps in planned for each in steps if isinstance(each, Passes)]
         repeats = (*own, *outer)
         levels = len(repeats)
-        name = str(description.source)
+        provenance = Provenance(None, None) if indexed is None else Provenance(len(indexed), indexed.key)
+        spec = StepSpec(str(description.source), self._context, levels, provenance)
         epochs = self._epochs(repeats)
         if indexed is not None:
-            provenance = Provenance(len(indexed), indexed.key)
-            step: Step = IndexedSource(indexed, name, self._context, levels, provenance, epochs)
+            step: Step = IndexedSource(spec, epochs, indexed)
         elif description.source.inputs:
-            provenance = Provenance(None, None)
-            step = self._merge(description.source, levels, repeats, provenance)
+            step = self._merge(description.source, spec, epochs, repeats)
         else:
             make, call = description.source.draw()
-            provenance = Provenance(None, None)
-            step = IterableSource(make, name, self._context, levels, provenance, epochs, call=call)
+            step = IterableSource(spec, epochs, make, call=call)
         self._open(step)
         level = 0
-        unit = 1  # how many items of the source one item here is made of: queues of batches are shorter
+        unit = 1  # queues of batches are shorter
         for node, steps in planned:
             gathers = node.gathers()
             for each in steps:
@@ -138,10 +145,10 @@ class _Compiler:
                         )
                         unit, gathers = unit * gathers, 1
                     case Work():
-                        room = max(1, CHUNK_ITEMS // unit)
-                        step = self._next(step, room, self._worker(each, str(node), levels, provenance, unit))
+                        spec = replace(spec, name=str(node), unit=unit)
+                        step = self._next(step, max(1, CHUNK_ITEMS // unit), self._operator(spec, each))
                     case Queue():
-                        step = self._next(step, each.room, partial(RelayStep, str(node), self._context, levels))
+                        step = self._next(step, each.room, partial(RelayStep, replace(spec, name=str(node))))
                     case Passes():
                         if each.count is None:
                             self._links.append(Watch(".".join(above), level, levels, step.skips))
@@ -161,16 +168,12 @@ class _Compiler:
             )
         return EpochCounter(repeats, self._run)
 
-    def _worker(
-        self, work: Work, name: str, levels: int, provenance: Provenance, unit: int
-    ) -> Callable[[Channel], Step]:
+    def _operator(self, spec: StepSpec, work: Work) -> Callable[[Channel], Step]:
         if work.slow_paths is not None:
             self._context.slow_paths.append(work.slow_paths)
-        work_step = AsyncWork if work.kind == "async" else ThreadWork
-        kind = FlatStep if work.shape == "flat" else work_step
-        return lambda inbox: kind(work, name, self._context, levels, inbox, provenance, unit)
+        return lambda inbox: Operator(spec, work, inbox, executor_of(work))
 
-    def _merge(self, source: Source, levels: int, repeats: Sequence[int | None], provenance: Provenance) -> Step:
+    def _merge(self, source: Source, spec: StepSpec, epochs: EpochCounter, repeats: Sequence[int | None]) -> Step:
         branches: list[Branch] = []
         budget = self._budget
         for each in source.inputs:
@@ -180,14 +183,12 @@ class _Compiler:
             self.close(last, channel)
             branches.append(Branch(last, channel, own, account))
         self._budget = budget
-        name, epochs = source.method, self._epochs(repeats)
+        spec = replace(spec, name=source.method)
         match source.merging():
             case Zipping(strict):
-                merge: MergeStep = ZipStep(
-                    name, self._context, levels, branches, provenance, epochs, strict=strict
-                )
+                merge: MergeStep = ZipStep(spec, epochs, branches, strict=strict)
             case Picking(choose):
-                merge = PickStep(name, self._context, levels, branches, provenance, epochs, choice=choose())
+                merge = PickStep(spec, epochs, branches, choice=choose())
         for branch in branches:
             branch.step.after = merge
         return merge

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from asyncfeed.engine.channel import Channel
-from asyncfeed.engine.operators.step import RunContext, Step
+from asyncfeed.engine.operators.step import Step, StepSpec
 
 
 class RelayStep(Step):
     """Passes chunks on; what counts is the channel in front of it."""
 
-    def __init__(self, name: str, context: RunContext, levels: int, inbox: Channel) -> None:
-        super().__init__(name, context, levels)
+    def __init__(self, spec: StepSpec, inbox: Channel) -> None:
+        super().__init__(spec)
         self._inbox = inbox
 
     def start(self) -> None:

@@ -26,9 +26,11 @@ from asyncfeed.engine.limits.worker_pool import WorkerPool
 from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
 from asyncfeed.engine.operators import call_async, dispatch, expand, source
+from asyncfeed.engine.order import expansions
 from asyncfeed.engine.order.expansions import Expansion, expansions_of
 from asyncfeed.engine.order.outcomes import Outcomes
-from asyncfeed.engine.order.reorder import CompletionBuffer, Entry, Piece, ReorderBuffer
+from asyncfeed.engine.order.piece import Piece
+from asyncfeed.engine.order.reorder import CompletionBuffer, Entry, ReorderBuffer
 from asyncfeed.engine.processes import worker
 from asyncfeed.engine.processes.kept import KeptWorkers, kept
 from asyncfeed.engine.processes.process import Worker
@@ -70,7 +72,7 @@ START = constants.ARENA_START_BYTES
 def chunks_of(length: int) -> Iterator[None]:
     """Let no chunk hold more items than this; with `CHUNK`, as many as without."""
     with ExitStack() as patches:
-        for module in (channel, expand, group_size, plan, source):
+        for module in (channel, expand, expansions, group_size, plan, source):
             patches.enter_context(mock.patch.object(module, "CHUNK_ITEMS", length))
         if length < CHUNK:  # what is only picked is sent on in chunks of their own size
             patches.enter_context(mock.patch.multiple(source, PICKED_FIRST_ITEMS=length, PICKED_ITEMS=length))
@@ -156,13 +158,13 @@ def handoff_locked(feed: af.Feed[Any]) -> Iterator[None]:
 def limit_threads(feed: af.Feed[Any], limit: Callable[[], int]) -> None:
     """Let the last stage have `limit()` threads whenever one of its workers takes a group of items."""
     step: Any = _run(feed).steps[-1]
-    take = step._take
+    take = step.executor._take
 
     def take_limited() -> Any:
-        step._pool.limit = limit()
+        step.pool.limit = limit()
         return take()
 
-    step._take = take_limited
+    step.executor._take = take_limited
 
 
 def stopped_at_exit_before_its_start(feed: af.Feed[Any]) -> str | None:

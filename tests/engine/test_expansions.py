@@ -6,12 +6,14 @@ from collections import Counter, deque
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncfeed.epoch_end import epoch_end
+from asyncfeed.errors import Failure
 from asyncfeed.stages.steps import Turns, Work
-from tests.engine.inside import Expansion, expansions_of
+from tests.engine.inside import Expansion, chunks_of, expansions_of
 
 EPOCHS = st.lists(st.lists(st.integers(0, 5), max_size=7), min_size=1, max_size=3)
 """For each epoch, how many children each of its items has."""
@@ -75,19 +77,16 @@ def send(work: Work, epochs: list[list[int]], seed: int) -> list[list[tuple[int,
                     expansion.done = True
                     making.remove(expansion)
             case _:
-                ready = expansions.ready(random.randint(1, 4))
-                assert ready.positions == ready.children  # both are (item, number of the child) here
-                assert ready.nbytes == 3 * len(ready.children)
-                sent[-1].extend(ready.children)
-                if ready.end is not None:
-                    assert not ready.children
+                with chunks_of(random.randint(1, 4)):
+                    piece = expansions.ready()
+                if piece is None:
+                    assert arriving or making or not len(expansions), "nothing is sent, and nothing comes"
+                    continue
+                assert piece.positions == piece.results  # both are (item, number of the child) here
+                assert piece.nbytes == 3 * len(piece.results)
+                sent[-1].extend(piece.results)
+                if piece.boundary is not None:
                     sent.append([])
-                elif not ready.children and not (arriving or making):
-                    ready = expansions.ready(1)
-                    assert ready.children or ready.end or not len(expansions), "nothing is sent, and nothing comes"
-                    sent[-1].extend(ready.children)
-                    if ready.end is not None:
-                        sent.append([])
     assert sent.pop() == []
     return sent
 
@@ -121,3 +120,25 @@ def test_in_turns_the_order_is_that_of_tensorflow(
     """It does not depend on what was made first; each epoch begins with the first place."""
     sent = send(flat(turns=Turns(cycle, block)), epochs, seed)
     assert sent == [in_turns(counts, cycle, block) for counts in epochs]
+
+
+@pytest.mark.parametrize("options", [{}, {"ordered": False}, {"turns": Turns(2, 1)}], ids=str)
+def test_the_failure_of_an_item_comes_after_its_children_and_before_what_follows(options: dict[str, Any]) -> None:
+    """It is told apart from a failure from upstream, which ends the stream whatever the policy is."""
+    expansions = expansions_of(flat(**options))
+    failed, upstream = (Failure(ValueError(), "flat_map(f)", number, None, 0) for number in range(2))
+    item = Expansion("item", 0, 0)
+    item.children.extend("ab")
+    item.failure, item.done = failed, True
+    expansions.add(item)
+    expansions.add(Expansion.end(None, upstream))
+    results: list[Any] = []
+    failures: list[tuple[int, Failure]] = []
+    ended: list[Failure] = []
+    while (piece := expansions.ready()) is not None:
+        failures += [(len(results) + place, failure) for place, failure in piece.failures]
+        results += piece.results
+        ended += [piece.failure] if piece.failure is not None else []
+        assert piece.boundary is None
+    assert (results, failures, ended) == (["a", "b"], [(2, failed)], [upstream])
+    assert not len(expansions)

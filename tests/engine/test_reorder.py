@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from asyncfeed.epoch_end import epoch_end
 from asyncfeed.errors import Failure
 from asyncfeed.stages.steps import Chunk
+from asyncfeed.trees import total_size
 from tests.engine.inside import CompletionBuffer, Entry, Outcomes, ReorderBuffer
 
 EPOCHS = st.lists(st.lists(st.integers(0, 6), max_size=6), min_size=1, max_size=3)
@@ -29,7 +30,7 @@ def entries_of(epochs: list[list[int]]) -> list[Entry]:
         for place, size in enumerate([*sizes, 0]):
             items: list[Any] = [(epoch, number + each) for each in range(size)]
             boundary = epoch_end(0) if place == len(sizes) else None
-            entries.append(Entry(Chunk(items, range(number, number + size), boundary), number))
+            entries.append(Entry(Chunk(items, range(number, number + size), boundary, nbytes=100 * size), number))
             number += size
     return entries
 
@@ -44,11 +45,12 @@ def send(buffer: ReorderBuffer, epochs: list[list[int]], seed: int) -> tuple[lis
     groups: list[tuple[Entry, int, int]] = []
     sent: list[Any] = []
     lost: list[Any] = []
-    ends = 0
+    ends = failures = failed = charged = 0
     while arriving or groups or len(buffer):
         if arriving and random.random() < 0.5:
             entry = arriving.popleft()
             buffer.add(entry)
+            charged += entry.charged
             start = 0
             while start < len(entry.items):
                 stop = random.randint(start + 1, len(entry.items))
@@ -59,24 +61,27 @@ def send(buffer: ReorderBuffer, epochs: list[list[int]], seed: int) -> tuple[lis
             entry.accept(start, entry.items[start:stop])
             if random.random() < 0.2:
                 lost.append(entry.items[start])
-                entry.lose(start, random.choice([None, FAILURE]))
+                how = random.choice([None, FAILURE])
+                failures += how is FAILURE
+                entry.lose(start, how)
             assert entry.results(start, stop) == [each for each in entry.items[start:stop] if each not in lost]
             entry.taken += stop - start
             if entry.order is not None:
                 entry.order.extend(range(start, stop))
         piece = buffer.ready()
         if piece is not None:
-            sent += [
-                result
-                for place, result in zip(piece.places, piece.results, strict=True)
-                if place not in piece.entry.lost
-            ]
-            if piece.last:
-                if piece.entry.boundary is not None:
-                    sent.append(ends)
-                    ends += 1
-                buffer.end(piece.entry)
-    assert (buffer.held, buffer.ends) == (0, 0)
+            assert len(piece.positions) == len(piece.results)
+            assert piece.nbytes == total_size(piece.results)
+            charged += piece.change - piece.nbytes
+            assert all(failure is FAILURE and place <= len(piece.results) for place, failure in piece.failures)
+            failed += len(piece.failures)
+            sent += piece.results
+            if piece.boundary is not None:
+                sent.append(ends)
+                ends += 1
+    assert (buffer.held, buffer.ends, charged) == (0, 0, 0)
+    assert buffer.gone == sum(map(sum, epochs))
+    assert failed == failures
     return sent, lost
 
 

@@ -19,36 +19,6 @@ ALIKE_BITS = 4
 be seen before anybody can tell what a result weighs."""
 
 
-class Part:
-    """What items that were admitted one by one have of the budget; a guess is corrected meanwhile."""
-
-    __slots__ = ("admitted", "count", "entry", "nbytes", "weight")
-
-    def __init__(self, entry: Entry, count: int, weight: int, nbytes: int) -> None:
-        self.entry = entry
-        self.count = count
-        """How many items these are."""
-        self.weight = weight
-        """What the items weigh."""
-        self.nbytes = nbytes
-        """What is charged for their results."""
-        self.admitted = False
-        """Whether it is charged: or else the items wait for room, and it will be."""
-
-    def admit(self) -> None:
-        """Note that it is charged."""
-        self.admitted = True
-        self.entry.charged += self.nbytes
-
-    def correct(self, nbytes: int) -> int:
-        """Replace a guess; return by how much what is charged changes."""
-        change, self.nbytes = nbytes - self.nbytes, nbytes
-        if not self.admitted:
-            return 0
-        self.entry.charged += change
-        return change
-
-
 class Estimate:
     """How many bytes a result has for each unit of what it is made from, learned from those before.
 
@@ -62,9 +32,9 @@ class Estimate:
         self.unknown = unknown
         self.ratio = 1.0
 
-    def expect(self, units: int) -> int:
+    def expect(self, weight: int, count: int = 1) -> int:
         """Return what the results of so many units will weigh, as far as that is known."""
-        return int(units * self.ratio)
+        return int(weight * self.ratio)
 
     def learn(self, nbytes: int, units: int) -> None:
         """Take note of what the results of so many units weigh."""

@@ -8,13 +8,11 @@ from itertools import islice
 from time import perf_counter
 from typing import Any
 
-from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.constants import FIRST_CALLS, SLICE_AFTER_WAIT_ITEMS, SLICE_ITEMS, TURN_SECONDS
-from asyncfeed.engine.operators.call import WorkStep
-from asyncfeed.engine.operators.step import RunContext
+from asyncfeed.engine.operators.call import Calls
+from asyncfeed.engine.operators.operator import Operator
 from asyncfeed.engine.order.reorder import Entry
-from asyncfeed.engine.provenance import ItemPlace, Provenance, is_own_cancellation, raise_if_cancelled
-from asyncfeed.stages.steps import Work
+from asyncfeed.engine.provenance import ItemPlace, is_own_cancellation, raise_if_cancelled
 from asyncfeed.trees import SMALL_KINDS
 
 
@@ -45,38 +43,35 @@ class Pace:
         self.size = min(2 * self.size, SLICE_ITEMS)
 
 
-class AsyncWork(WorkStep):
-    """Runs a `Work` of kind "async"."""
+class AsyncCalls(Calls):
+    """Calls an async function on the loop."""
 
     most = 512
 
-    def __init__(
-        self,
-        work: Work,
-        name: str,
-        context: RunContext,
-        levels: int,
-        inbox: Channel,
-        provenance: Provenance,
-        unit: int,
-    ) -> None:
-        super().__init__(work, name, context, levels, inbox, provenance, unit)
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(operator)
         self._turn = 0
         """Counts the times that a worker has come to have the loop: it has moved on where one has waited."""
         self._pausing = 0
         """How many workers let others have the loop and come back at once: nothing for a colleague to do."""
         if self._auto:
-            self._pool.tune(FIRST_CALLS, self.most)
+            operator.pool.tune(FIRST_CALLS, self.most)
 
-    async def _labour(self) -> None:
+    async def work(self) -> None:
         """Await the function for one item after the other."""
-        plain = not self._work.placed and self._work.shape == "map"
-        pool, pace = self._pool, Pace()
+        stage = self.operator.work
+        plain = not stage.placed and stage.shape == "map"
+        pool, pace = self.operator.pool, Pace()
         turn: int | None = None
         pool.worker_started()
         while True:
             entry = self._current
-            if self._pausing or entry is None or pool.working > pool.limit or (entry.big and self._probing):
+            if (
+                self._pausing
+                or entry is None
+                or pool.working > pool.limit
+                or (entry.big and self._admission.alone)
+            ):
                 entry = None  # a resting worker must not keep the last items alive
                 if self._pausing:
                     pool.wants_notice = True  # who pauses calls again, and this one works when that one waits
@@ -104,14 +99,15 @@ class AsyncWork(WorkStep):
 
     async def _call_each(self, entry: Entry, size: int) -> bool:
         """Await the function for up to `size` items of an entry; return whether there was one."""
-        fn: Callable[..., Awaitable[Any]] = self._work.fn
-        pool, progress, out, done = self._pool, self._progress, entry.out, entry.done
+        operator = self.operator
+        fn: Callable[..., Awaitable[Any]] = operator.work.fn
+        pool, progress, out, done = operator.pool, operator.progress, entry.out, entry.done
         task = asyncio.current_task()
         i = item = result = None
         # The hot path: nothing here that is not needed for every item.
         for i, item in islice(entry.untaken, size):
             if pool.wants_notice and self._more(entry, i):
-                pool.wake_one(self._begun + i)
+                pool.wake_one(operator.begun + i)
             try:
                 out[i] = result = await fn(item)
                 done[i] = 1
@@ -136,19 +132,19 @@ class AsyncWork(WorkStep):
 
     async def _call_with_care(self, entry: Entry, size: int) -> bool:
         """Do the same for items that need more: memory, their place, or an order of their own."""
-        work, provenance = self._work, self._provenance
-        pool, out, done, order = self._pool, entry.out, entry.done, entry.order
+        operator, work = self.operator, self.operator.work
+        pool, out, done, order = operator.pool, entry.out, entry.done, entry.order
         task = asyncio.current_task()
         i = None
         for i, item in islice(entry.untaken, size):
             entry.taken = i + 1
             entry.items[i] = None
             if pool.wants_notice and self._more(entry, i):
-                pool.wake_one(self._begun + i)
+                pool.wake_one(operator.begun + i)
             part = await self._admit(entry, i, 1, entry.costs[i]) if entry.big else None
             result = None
             try:
-                args = (item, ItemPlace(provenance, entry.positions[i])) if work.placed else (item,)
+                args = (item, ItemPlace(operator.provenance, entry.positions[i])) if work.placed else (item,)
                 result = await work.fn(*args)
                 if work.shape == "filter" and not result:
                     entry.lost[i] = None
@@ -166,10 +162,10 @@ class AsyncWork(WorkStep):
                 self._sample(entry, i, [item])
             if order is not None:
                 order.append(i)
-                if self._progress.waiting:
-                    self._progress.open()
+                if operator.progress.waiting:
+                    operator.progress.open()
             elif entry.awaited == i:
-                self._progress.open()
-            if pool.over_limit or (entry.big and self._probing):
+                operator.progress.open()
+            if pool.over_limit or (entry.big and self._admission.alone):
                 break
         return i is not None

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.constants import GROUP_BYTES, INLINE_BYTES, READY_GROUPS
-from asyncfeed.engine.limits.weighing import UNMEASURED, Part
-from asyncfeed.engine.operators.call import WorkStep
+from asyncfeed.engine.limits.weighing import UNMEASURED
+from asyncfeed.engine.operators.admission import Part
+from asyncfeed.engine.operators.call import Calls
 from asyncfeed.engine.operators.dispatch import ThreadDispatch
-from asyncfeed.engine.operators.step import RunContext
+from asyncfeed.engine.operators.operator import Operator
 from asyncfeed.engine.order.outcomes import Outcomes
 from asyncfeed.engine.order.reorder import Entry
 from asyncfeed.engine.processes.stage import ProcessDispatch
-from asyncfeed.engine.provenance import ItemPlace, Provenance
-from asyncfeed.stages.steps import Work
+from asyncfeed.engine.provenance import ItemPlace
 
 _number = attrgetter("number")
 
@@ -59,43 +58,40 @@ class Taken:
         return rest
 
 
-class ThreadWork(WorkStep):
-    """Runs a `Work` of kind "thread" or "process"."""
+class ThreadCalls(Calls):
+    """Calls a sync function on threads, or in processes."""
 
     most = 256
 
-    def __init__(
-        self,
-        work: Work,
-        name: str,
-        context: RunContext,
-        levels: int,
-        inbox: Channel,
-        provenance: Provenance,
-        unit: int,
-    ) -> None:
-        super().__init__(work, name, context, levels, inbox, provenance, unit)
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(operator)
+        work, context = operator.work, operator.context
         if work.kind == "process":
-            self._dispatch: ThreadDispatch = ProcessDispatch(context.threads, context.processes, work, name, unit)
+            self._dispatch: ThreadDispatch = ProcessDispatch(
+                context.threads, context.processes, work, operator.name, operator.unit
+            )
         else:
-            self._dispatch = ThreadDispatch(context.threads, work, name, unit)
+            self._dispatch = ThreadDispatch(context.threads, work, operator.name, operator.unit)
         # What is next is let in whatever the limit says: a group must be a small part of it.
         self._dispatch.room = max(GROUP_BYTES, context.budget.limit // 16)
         self._left: list[Taken] = []
         """What groups that took too long have given back, in the order of the stream."""
+        self._measured: set[int] = set()
+        """The numbers of items that are just being measured."""
         self._spread = False
         """Whether auto has found that more than one thread may be worth having."""
         if self._auto:
-            self._pool.tune(1, 1)
+            operator.pool.tune(1, 1)
 
     def drop(self) -> None:
         """Forget what is held."""
         self._left.clear()
         super().drop()
 
-    async def _labour(self) -> None:
+    async def work(self) -> None:
         """Take a group of items to a thread, again and again."""
-        pool = self._pool
+        operator, pool = self.operator, self.operator.pool
+        inline = operator.work.inline is not None
         pool.worker_started()
         while True:
             # Who gives items back takes them again before it rests: those who wait for memory may all be waiting
@@ -104,9 +100,9 @@ class ThreadWork(WorkStep):
             if taken is None:
                 await pool.park()
                 continue
-            on_loop = self._work.inline is not None and self._is_small(taken)
+            on_loop = inline and self._is_small(taken)
             if pool.wants_notice and (self._current is not None or self._left) and not on_loop:
-                pool.wake_one(self._begun + (self._current.taken if self._current is not None else 0))
+                pool.wake_one(operator.begun + (self._current.taken if self._current is not None else 0))
             if taken.entry.big:
                 await self._admit_all(taken)
             self._note(taken, await self._call_all(taken, on_loop=on_loop))
@@ -116,12 +112,11 @@ class ThreadWork(WorkStep):
 
     async def _call_all(self, taken: Taken, *, on_loop: bool) -> Outcomes:
         """Call the function for a group; the outcomes are fewer if it took too long."""
-        dispatch, pool = self._dispatch, self._pool
+        operator, dispatch, pool = self.operator, self._dispatch, self.operator.pool
         places = None
-        if self._work.placed:
-            places = [
-                ItemPlace(self._provenance, each) for each in taken.entry.positions[taken.start : taken.stop]
-            ]
+        if operator.work.placed:
+            positions = taken.entry.positions[taken.start : taken.stop]
+            places = [ItemPlace(operator.provenance, each) for each in positions]
         if on_loop:
             return dispatch.call(taken.items, places)
         dispatch.limiter.width = pool.limit
@@ -152,10 +147,10 @@ class ThreadWork(WorkStep):
             self._sample(entry, start, group)
         if entry.order is not None:
             entry.order.extend(range(start, stop))
-            if self._progress.waiting:
-                self._progress.open()
+            if self.operator.progress.waiting:
+                self.operator.progress.open()
         elif start <= entry.awaited < stop:
-            self._progress.open()
+            self.operator.progress.open()
 
     async def _admit_all(self, taken: Taken) -> None:
         """Wait until the budget has room for the results, and see before how much they need."""
@@ -165,14 +160,18 @@ class ThreadWork(WorkStep):
             number = taken.number
             self._measured.add(number)
             try:
-                costs = await self.context.threads.run(self.name, self._weights.measure, group)
+                costs = await self.operator.context.threads.run(self.operator.name, self._weights.measure, group)
             finally:
                 self._measured.discard(number)
             entry.costs[taken.start : taken.stop] = costs
             size = self._dispatch.group(len(group), costs, self._weights.ratio)
             if size < len(group):
                 self._give_back(taken, size)
-        taken.part = await self._admit(entry, taken.start, len(group), taken.weight)
+        weight = taken.weight
+        # What comes before and is still being measured finds room for as much.
+        before = min(self._measured, default=taken.number) < taken.number
+        spare = self._weights.expect(weight, len(group)) if before else 0
+        taken.part = await self._admit(entry, taken.start, len(group), weight, spare)
 
     def _give_back(self, taken: Taken, size: int) -> None:
         """Keep the first `size` items of a group; the others are taken again, and admitted anew.
@@ -180,15 +179,15 @@ class ThreadWork(WorkStep):
         By then they may be known to be heavier. The budget counts on this worker to take them: see there.
         """
         if taken.part is not None:
-            self._recharge(taken.part, taken.part.nbytes * size // len(taken.items))
+            self._admission.recharge(taken.part, taken.part.nbytes * size // len(taken.items))
         rest = taken.split(size)
         insort(self._left, rest, key=_number)
         rest.entry.waiting += len(rest.items)
-        self._pool.worker_started()
+        self.operator.pool.worker_started()
 
     def _is_small(self, taken: Taken) -> bool:
         """Return whether the loop itself may do these items."""
-        entry, work = taken.entry, self._work
+        entry, work = taken.entry, self.operator.work
         if entry.weight is not None and 0 < entry.weight < INLINE_BYTES:
             return True
         if entry.big and work.cost is not None:
@@ -199,7 +198,7 @@ class ThreadWork(WorkStep):
         """Let the pool have as many threads as the last group says may help; the tuner finds how many do."""
         dispatch = self._dispatch
         most = min(self.most, dispatch.most) if dispatch.slow else 1
-        self._pool.set_range(dispatch.worth, most, anew=dispatch.slow is not self._spread)
+        self.operator.pool.set_range(dispatch.worth, most, anew=dispatch.slow is not self._spread)
         self._spread = dispatch.slow
 
     def _take(self) -> Taken | None:
@@ -213,10 +212,10 @@ class ThreadWork(WorkStep):
             taken.entry.waiting -= len(taken.items)
             return taken
         current = self._current
-        if current is None or (current.big and self._probing):
+        if current is None or (current.big and self._admission.alone):
             return None
         i, count = current.taken, len(current.out)
-        if self._work.inline is not None and (current.weight or INLINE_BYTES) < INLINE_BYTES:
+        if self.operator.work.inline is not None and (current.weight or INLINE_BYTES) < INLINE_BYTES:
             size = count - i
         elif self._weights.unknown:
             size = 1

@@ -9,8 +9,7 @@ from typing import Any
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.limits.budget import Account
-from asyncfeed.engine.operators.step import RunContext, Step
-from asyncfeed.engine.provenance import Provenance
+from asyncfeed.engine.operators.step import Step, StepSpec
 from asyncfeed.epoch_end import END_OF_STREAM, EpochEnd
 from asyncfeed.errors import Failure, PipelineError
 from asyncfeed.stages.steps import Choice, Chunk
@@ -66,20 +65,11 @@ class Branch:
 class MergeStep(Step):
     """What both kinds share: branches that run at the same time, and a numbering of its own."""
 
-    def __init__(
-        self,
-        name: str,
-        context: RunContext,
-        levels: int,
-        branches: Sequence[Branch],
-        provenance: Provenance,
-        epochs: EpochCounter,
-    ) -> None:
-        super().__init__(name, context, levels)
+    def __init__(self, spec: StepSpec, epochs: EpochCounter, branches: Sequence[Branch]) -> None:
+        super().__init__(spec)
         self.branches = branches
         self.before = [branch.step for branch in branches]
-        self._provenance = provenance
-        self._ended = EpochsEnded(levels)
+        self._ended = EpochsEnded(spec.levels)
         self._epochs = epochs
         self._sent = 0
         """How many items of this epoch have been sent on."""
@@ -173,7 +163,7 @@ class MergeStep(Step):
     async def _emit(
         self, items: list[Any], nbytes: int, boundary: EpochEnd | None, failure: Failure | None = None
     ) -> None:
-        start = self._provenance.start(self._epochs.number) + self._sent
+        start = self.provenance.start(self._epochs.number) + self._sent
         self._sent += len(items)
         if boundary is not None:
             self._ended.note(boundary)
@@ -186,8 +176,10 @@ class MergeStep(Step):
 class PickStep(MergeStep):
     """Items of the branches as a `Choice` says; all of them read ahead meanwhile."""
 
-    def __init__(self, *args: Any, choice: Choice) -> None:
-        super().__init__(*args)
+    def __init__(
+        self, spec: StepSpec, epochs: EpochCounter, branches: Sequence[Branch], *, choice: Choice
+    ) -> None:
+        super().__init__(spec, epochs, branches)
         self._choice = choice
 
     @property
@@ -239,8 +231,8 @@ class ZipStep(MergeStep):
     The branches are asked in their order, as Python's `zip` does: the first that has ended or failed decides.
     """
 
-    def __init__(self, *args: Any, strict: bool) -> None:
-        super().__init__(*args)
+    def __init__(self, spec: StepSpec, epochs: EpochCounter, branches: Sequence[Branch], *, strict: bool) -> None:
+        super().__init__(spec, epochs, branches)
         self._strict = strict
 
     async def _merge(self) -> None:
@@ -295,5 +287,5 @@ class ZipStep(MergeStep):
             f"zip: input {places[id(shortest)]} ended after {self._sent} items, but input {places[id(longer)]} "
             "has more; write zip(..., strict=False) to stop at the shortest"
         )
-        position = self._provenance.start(self._epochs.number) + self._sent
-        return self._provenance.failure(PipelineError(message), self.name, position)
+        position = self.provenance.start(self._epochs.number) + self._sent
+        return self.provenance.failure(PipelineError(message), self.name, position)

@@ -16,8 +16,8 @@ from typing import Any
 from asyncfeed.engine.closing import Iterating, IteratingAsync, complain
 from asyncfeed.engine.constants import CHUNK_ITEMS, PICKED_FIRST_ITEMS, PICKED_ITEMS
 from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
-from asyncfeed.engine.operators.step import Gate, RunContext, Step
-from asyncfeed.engine.provenance import Provenance, is_own_cancellation, raise_if_cancelled
+from asyncfeed.engine.operators.step import Gate, Step, StepSpec
+from asyncfeed.engine.provenance import is_own_cancellation, raise_if_cancelled
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.steps import Chunk, Indexed
@@ -27,18 +27,10 @@ from asyncfeed.trees import size_of
 class SourceStep(Step):
     """What the three kinds of source share: epochs, their ends, and what to do at the end of each."""
 
-    def __init__(
-        self,
-        name: str,
-        context: RunContext,
-        levels: int,
-        provenance: Provenance,
-        epochs: EpochCounter,
-    ) -> None:
-        super().__init__(name, context, levels)
-        self._provenance = provenance
+    def __init__(self, spec: StepSpec, epochs: EpochCounter) -> None:
+        super().__init__(spec)
         self._epochs = epochs
-        self._ended = EpochsEnded(levels)
+        self._ended = EpochsEnded(spec.levels)
         self._drawn = 0
         """The position of the next item."""
 
@@ -50,7 +42,7 @@ class SourceStep(Step):
         task = asyncio.current_task()
         await self.out.start()
         while not self.out.finished:
-            self._drawn = self._provenance.start(self._epochs.number)
+            self._drawn = self.provenance.start(self._epochs.number)
             try:
                 rest = await self._pass()
             except BaseException as error:
@@ -64,7 +56,7 @@ class SourceStep(Step):
                     if ending:
                         return
                 else:
-                    failure = self._provenance.failure(error, self.name, self._drawn)
+                    failure = self.provenance.failure(error, self.name, self._drawn)
                     del error
                     await self.send(Chunk([], (), failure=failure))
                     del failure
@@ -97,8 +89,8 @@ class SourceStep(Step):
 class IndexedSource(SourceStep):
     """Draws from items that can be reached by number."""
 
-    def __init__(self, indexed: Indexed, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, spec: StepSpec, epochs: EpochCounter, indexed: Indexed) -> None:
+        super().__init__(spec, epochs)
         self._indexed = indexed
         self._chunk = PICKED_FIRST_ITEMS
 
@@ -119,8 +111,8 @@ class IndexedSource(SourceStep):
 class IterableSource(SourceStep):
     """Draws from what can only be iterated, sync or async; `make` returns it anew for each epoch."""
 
-    def __init__(self, make: Callable[[], Any], *args: Any, call: bool) -> None:
-        super().__init__(*args)
+    def __init__(self, spec: StepSpec, epochs: EpochCounter, make: Callable[[], Any], *, call: bool) -> None:
+        super().__init__(spec, epochs)
         self._make = make
         self._call = call
 

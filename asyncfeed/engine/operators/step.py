@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from asyncfeed.engine.emitter import Emitter
@@ -13,6 +14,7 @@ from asyncfeed.engine.epochs import EpochsEnded
 from asyncfeed.engine.limits.budget import Account, Budget
 from asyncfeed.engine.limits.demand import Shown
 from asyncfeed.engine.processes.stage import Processes
+from asyncfeed.engine.provenance import Provenance
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import Failure
 from asyncfeed.stages.steps import Chunk
@@ -63,19 +65,34 @@ class RunContext(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """What every step is told: what it is called, where it stands, and what runs it."""
+
+    name: str
+    context: RunContext
+    levels: int
+    """How many `repeat`s follow, in its branch and around it."""
+    provenance: Provenance
+    """The numbers of the source that its items come from."""
+    unit: int = 1
+    """How many items of the source one of its items is made of."""
+
+
 class Step:
     """A source, a stage's work or a merge, as it runs.
 
     `depth` grows towards the consumer. `after` is the step that takes what this one sends, None for the last.
     """
 
-    def __init__(self, name: str, context: RunContext, levels: int) -> None:
-        self.name = name
-        self.context = context
+    def __init__(self, spec: StepSpec) -> None:
+        self.name = spec.name
+        self.context = context = spec.context
+        self.provenance = spec.provenance
         self.budget: Budget | Account = context.budget
         """What it charges to: where it belongs to an input of a merge, the account of that."""
         self.depth = 0
-        self.levels = levels
+        self.levels = spec.levels
         self.tasks: list[asyncio.Task[None]] = []
         self.before: list[Step] = []
         self.after: Step | None = None

@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from asyncfeed.engine.constants import CHUNK_ITEMS
+from asyncfeed.engine.order.piece import Piece
 from asyncfeed.epoch_end import EpochEnd
 from asyncfeed.errors import Failure
 from asyncfeed.position import Position, children
@@ -28,8 +30,8 @@ class Expansion:
     """One item and its children; or, with no item, the end of an epoch or of the stream."""
 
     __slots__ = (
-        "active", "asked", "boundary", "charged", "children", "done", "failure", "gate", "has_item", "item",
-        "nbytes", "position", "reserved", "sent", "unwanted",
+        "begun", "boundary", "charged", "children", "done", "failure", "gate", "has_item", "item", "nbytes",
+        "part", "position", "sent", "unwanted", "waiting",
     )  # fmt: skip
 
     def __init__(self, item: Any, position: Position, charged: int) -> None:
@@ -40,13 +42,13 @@ class Expansion:
         self.charged = charged
         self.children: list[Any] = []
         self.nbytes = 0
-        self.asked = 0
-        """How many children are being made."""
-        self.reserved = 0
-        """What is charged for those."""
+        self.part: Any = None
+        """What the children that are being made have of the memory limit."""
+        self.waiting = 0
+        """How many children wait for memory, before they are made."""
         self.sent = 0
-        self.active = False
-        """Whether a worker is at it, and does not wait for memory."""
+        self.begun = False
+        """Whether a worker has taken it."""
         self.done = False
         self.unwanted = False
         """Whether nobody asks for more children: a later stage has left the epoch of this item."""
@@ -64,21 +66,24 @@ class Expansion:
         return end
 
     @property
+    def active(self) -> bool:
+        """Whether a worker is at it, and does not wait for memory."""
+        return self.begun and not self.done and not self.waiting
+
+    @property
     def ends(self) -> bool:
         """Whether something comes after its children: an end, or a failure."""
         return self.boundary is not None or self.failure is not None
 
 
-class Ready:
-    """Children to be sent together, or what ends after those before."""
+class Gathered(Piece):
+    """Children that can be sent together, or what ends after those before."""
 
-    __slots__ = ("children", "end", "nbytes", "positions")
+    __slots__ = ("_positions",)
 
     def __init__(self) -> None:
-        self.children: list[Any] = []
-        self.positions: list[Position] = []
-        self.nbytes = 0
-        self.end: Expansion | None = None
+        self._positions: list[Position] = []
+        super().__init__([], self._positions)
 
     def take(self, expansion: Expansion, most: int = sys.maxsize) -> int:
         """Add up to `most` of the children that an expansion holds; return how many."""
@@ -88,13 +93,23 @@ class Ready:
             return 0
         start = expansion.sent
         expansion.sent = stop = start + count
-        self.positions.extend(children(expansion.position, range(start, stop)))
+        self._positions.extend(children(expansion.position, range(start, stop)))
         nbytes = expansion.nbytes * count // len(held)
-        self.children.extend(held[:count])
+        self.results.extend(held[:count])
         del held[:count]
         self.nbytes += nbytes
         expansion.nbytes -= nbytes
         return count
+
+    def note_end(self, expansion: Expansion) -> None:
+        """Add what ends after the children, if anything does: all children of the expansion were taken."""
+        self.boundary = expansion.boundary
+        if expansion.failure is None:
+            return
+        if expansion.has_item:
+            self.failures.append((len(self.results), expansion.failure))
+        else:
+            self.failure = expansion.failure
 
 
 class Expansions:
@@ -102,6 +117,8 @@ class Expansions:
 
     def __init__(self) -> None:
         self._all: deque[Expansion] = deque()
+        self.gone = 0
+        """How many were sent on as a whole."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -126,22 +143,24 @@ class Expansions:
         """Return whether the children of this one may be sent now."""
         return any(each is expansion for each in self.reach())
 
-    def ready(self, most: int) -> Ready:
-        """Take what can be sent now: at least `most` children, if there are as many, or an end."""
-        ready = Ready()
-        while self._all and len(ready.children) < most:
+    def ready(self) -> Piece | None:
+        """Take what can be sent now: children, if there are any, and an end; None if nothing can be sent."""
+        piece, before = Gathered(), len(self._all)
+        while self._all and len(piece.results) < CHUNK_ITEMS:
             for each in self.reach():
-                ready.take(each)
+                piece.take(each)
             first = self._all[0]
             if not first.done:
                 break
-            if first.ends and ready.children:
-                break  # the end comes after them
             self._all.popleft()
             if first.ends:
-                ready.end = first
+                piece.note_end(first)
                 break
-        return ready
+        return self._sent(piece, before)
+
+    def _sent(self, piece: Piece, before: int) -> Piece | None:
+        self.gone += before - len(self._all)
+        return piece if piece.results or len(self._all) < before else None
 
 
 class AsTheyCome(Expansions):
@@ -189,17 +208,15 @@ class InTurns(Expansions):
         if current is not None:
             yield current
 
-    def ready(self, most: int) -> Ready:
-        """Take the children whose turn it is, or an end."""
-        ready = Ready()
-        while len(ready.children) < most and (current := self._current()) is not None:
-            self._given += ready.take(current, self._block - self._given)
+    def ready(self) -> Piece | None:
+        """Take the children whose turn it is, and an end; None if nothing can be sent."""
+        piece, before = Gathered(), len(self._all)
+        while len(piece.results) < CHUNK_ITEMS and (current := self._current()) is not None:
+            self._given += piece.take(current, self._block - self._given)
             if self._given == self._block:
                 self._go_on()
             elif not current.done:
                 break
-            elif current.ends and ready.children:
-                break  # the end comes after them
             else:
                 self._all.remove(current)
                 if not current.has_item:
@@ -209,9 +226,9 @@ class InTurns(Expansions):
                     self._places[self._turn] = None
                     self._go_on()
                 if current.ends:
-                    ready.end = current
+                    piece.note_end(current)
                     break
-        return ready
+        return self._sent(piece, before)
 
     def _current(self) -> Expansion | None:
         while self._places[self._turn] is None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from asyncfeed.engine.order.piece import Piece, sifted
 from asyncfeed.errors import Failure
 from asyncfeed.position import Positions
 from asyncfeed.stages.steps import Chunk
+from asyncfeed.trees import total_size
 
 
 class Entry:
@@ -89,18 +91,6 @@ def untaken_from(items: list[Any], place: int) -> Iterator[tuple[int, Any]]:
         place += 1
 
 
-class Piece(NamedTuple):
-    """Results that can be sent now."""
-
-    entry: Entry
-    places: Sequence[int]
-    """The places of the results in the entry."""
-    results: list[Any]
-    positions: Positions
-    last: bool
-    """Whether nothing of the entry is left: its end is sent with these."""
-
-
 class ReorderBuffer:
     """The entries of a stage, whose results are sent in the order of the items."""
 
@@ -154,15 +144,20 @@ class ReorderBuffer:
         return self._take(entry, places, piece, positions)
 
     def _take(self, entry: Entry, places: Sequence[int], results: list[Any], positions: Positions) -> Piece:
-        self.held -= len(results)
-        self.gone += len(results)
-        last = entry.sent == len(entry.out) and entry is self.entries[0]
-        return Piece(entry, places, results, positions, last)
-
-    def end(self, entry: Entry) -> None:
-        """Let the first entry go: all of it was sent."""
-        self.entries.popleft()
-        self.ends -= not entry.out
+        self.held -= len(places)
+        self.gone += len(places)
+        piece = sifted(results, positions, places, entry.lost) if entry.lost else Piece(results, positions)
+        piece.nbytes = total_size(piece.results)
+        moved = min(piece.nbytes, entry.charged)
+        entry.charged -= moved
+        piece.change = piece.nbytes - moved
+        if entry.sent == len(entry.out) and entry is self.entries[0]:
+            self.entries.popleft()
+            self.ends -= not entry.out
+            piece.change -= entry.charged
+            entry.charged = 0
+            piece.boundary, piece.failure = entry.boundary, entry.failure
+        return piece
 
 
 class CompletionBuffer(ReorderBuffer):
