@@ -18,7 +18,7 @@ from asyncfeed.pipeline import Pipeline
 from asyncfeed.reading.file import File
 from asyncfeed.reading.listing import FileList, Pattern, expand
 from asyncfeed.stages.base import Source, show
-from asyncfeed.stages.steps import Asked, Concurrency, Indexed, OnError, Reading
+from asyncfeed.stages.steps import Asked, Concurrency, Indexed, OnError, Opening, Reading
 from asyncfeed.trees import flatten, leaf_name, unflatten
 
 T = TypeVar("T")
@@ -166,11 +166,12 @@ class Items(Source):
             return None
         return length_of(self.data)
 
-    def draw(self) -> tuple[Callable[[], Any], bool]:
-        """Return the function that makes the iterable of one epoch."""
+    def open_at(self, place: int) -> Opening:
+        """Return how to draw from the data. Nobody can tell an iterable where to start."""
         data = self.data
-        is_iterable = isinstance(data, Iterable | AsyncIterable)
-        return (lambda: data, False) if is_iterable else (data, True)
+        if isinstance(data, Iterable | AsyncIterable):
+            return Opening(lambda: data, drop=place)
+        return Opening(data, call=True, drop=place)
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return `Fixed` for the rows of an array, which have one shape; `Unknown` for other items."""

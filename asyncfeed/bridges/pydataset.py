@@ -24,7 +24,7 @@ from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.numbered import KERAS, Numbered
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.stages.base import Node, Source
-from asyncfeed.stages.steps import Concurrency, Indexed, OnError, Reading, Work
+from asyncfeed.stages.steps import Concurrency, Indexed, OnError, Opening, Reading, Work
 
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 
@@ -170,9 +170,9 @@ class Numbers(Source):
         """Whether the dataset says that it has no last batch."""
         return self.count is None
 
-    def draw(self) -> tuple[Callable[[], Any], bool]:
-        """Return a function that counts without end."""
-        return itertools.count, False
+    def open_at(self, place: int) -> Opening:
+        """Return a function that counts from `place` on, without end."""
+        return Opening(partial(itertools.count, place))
 
     def __str__(self) -> str:
         """Return the call, with the dataset's type."""

@@ -7,7 +7,7 @@ from asyncfeed.engine.operators.call_async import AsyncCalls
 from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.plan import Description, arrange, prefetched
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step
-from asyncfeed.stages.together import reached
+from asyncfeed.stages.together import first_place, reached
 
 ONE = {"async": "call on the loop", "thread": "thread", "process": "process"}
 MANY = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
@@ -27,7 +27,10 @@ def explain(description: Description, memory_limit: int) -> str:
     elif description.source.inputs:
         lines.append((str(description.source), "the inputs run at the same time and share the memory limit"))
     else:
-        lines.append((str(description.source), "drawn one after the other"))
+        names = [str(description.source), *map(str, arranged[:folded])]
+        place = first_place(arranged[:folded])
+        start = f", from item {place:,} on" if place else ""
+        lines.append((".".join(names), f"drawn one after the other{start}"))
     for node in rest:
         if node.hidden:
             continue

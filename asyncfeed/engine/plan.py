@@ -28,7 +28,7 @@ from asyncfeed.engine.provenance import Provenance
 from asyncfeed.engine.relay import RelayStep
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.steps import Algorithm, Passes, Picking, Queue, Work, Zipping
-from asyncfeed.stages.together import is_endless, reached
+from asyncfeed.stages.together import first_place, is_endless, reached
 
 
 class Description(Protocol):
@@ -130,8 +130,7 @@ class _Compiler:
         elif description.source.inputs:
             step = self._merge(description.source, spec, epochs, repeats)
         else:
-            make, call = description.source.draw()
-            step = IterableSource(spec, epochs, make, call=call)
+            step = IterableSource(spec, epochs, description.source, first_place(arranged[:folded]))
         self._open(step)
         level = 0
         unit = 1  # queues of batches are shorter

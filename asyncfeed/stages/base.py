@@ -13,14 +13,14 @@ checks the class of a stage. No stage imports asyncio or the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
-from asyncfeed.stages.steps import Indexed, Picking, Step, Zipping
+from asyncfeed.stages.steps import Indexed, Opening, Picking, Step, Zipping
 from asyncfeed.trees import same
 
 
@@ -99,6 +99,14 @@ class Node:
         """Return whether the items that come out have no end. `upstream` says it of those that go in."""
         return upstream
 
+    @property
+    def leaves_out_first(self) -> int:
+        """How many items the stage leaves out at the start of each epoch, if it does nothing else; or else 0.
+
+        A source that is followed by such a stage is opened after these items.
+        """
+        return 0
+
     def gathers(self) -> int:
         """Return how many items make one item that comes out; 0 if the stage takes items apart."""
         return 1
@@ -171,8 +179,8 @@ def check_count(stage: str, name: str, value: object, least: int) -> None:
 class Source(Node):
     """The first node of a description: the source of its items.
 
-    A source defines one of three: `indexed` (items that can be reached by number), `draw` (items that can only be
-    iterated), or `inputs` (other pipelines, merged as `merging` says).
+    A source defines one of three: `indexed` (items that can be reached by number), `open_at` (items that can only
+    be iterated), or `inputs` (other pipelines, merged as `merging` says).
     """
 
     delivers_files: ClassVar[bool] = False
@@ -182,8 +190,12 @@ class Source(Node):
         """Return the items if they can be reached by number, else None."""
         return None
 
-    def draw(self) -> tuple[Callable[[], Any], bool]:
-        """Return what makes an iterable or async iterable of one epoch, and whether that is the user's code."""
+    def open_at(self, place: int) -> Opening:
+        """Return how to go through one epoch from item `place` on.
+
+        A source that can start there does so. Any other starts at its first item, and lets `place` items be drawn
+        and dropped.
+        """
         raise NotImplementedError
 
     @property

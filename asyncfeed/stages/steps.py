@@ -229,6 +229,18 @@ class Passes:
 Step = Algorithm | Work | Queue | Passes
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How to go through one epoch of a source from one of its items on, if items cannot be reached by number."""
+
+    make: Callable[[], Any]
+    """Returns an iterable or async iterable, or an awaitable of one."""
+    call: bool = False
+    """Whether `make` is the user's code, which may block. It is then called on a thread."""
+    drop: int = 0
+    """How many items of the iterable come before the item to start at. They are drawn and dropped."""
+
+
 class Choice(Protocol):
     """Says from which input of a merge the next items come, without IO."""
 

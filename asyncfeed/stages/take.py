@@ -86,6 +86,11 @@ class Skip(Node):
         """Return whether it may run before a stage. It may not before a function, whose calls the user expects."""
         return other.only_reads or other.is_queue
 
+    @property
+    def leaves_out_first(self) -> int:
+        """How many items it leaves out."""
+        return self.count
+
     def length(self, upstream: int) -> int:
         """Return the number of items that are left."""
         return max(0, upstream - self.count)

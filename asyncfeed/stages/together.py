@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import dropwhile
 
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.stages.base import Node, Source
@@ -38,14 +39,26 @@ def reached(source: Source, stages: Sequence[Node]) -> tuple[Indexed | None, int
     """Return the result of `fold`, the number of folded stages, and the remaining stages as the engine runs them.
 
     If picking an item calls the user's code, the source picks the numbers of the places, and one more stage reads
-    the items.
+    the items. If the source can only be iterated, stages that leave out its first items are folded: the source is
+    opened after these (`first_place`).
     """
     indexed, rest = fold(source, stages)
+    if indexed is None and not source.inputs:
+        rest = list(dropwhile(_leaves_out_first, stages))
     folded = len(stages) - len(rest)
     if indexed is None or indexed.on_thread is None:
         return indexed, folded, list(rest)
     fetch = Fetch(indexed, indexed.on_thread, str(source))
     return Places(indexed), folded, fetch.put(rest)
+
+
+def first_place(folded: Sequence[Node]) -> int:
+    """Return where to open a source that can only be iterated, if these stages are folded into it."""
+    return sum(node.leaves_out_first for node in folded)
+
+
+def _leaves_out_first(node: Node) -> bool:
+    return node.leaves_out_first > 0
 
 
 def axes_of(source: Source, stages: Sequence[Node]) -> Axes:

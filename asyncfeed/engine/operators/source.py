@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ from asyncfeed.engine.operators.step import Gate, Step, StepSpec
 from asyncfeed.engine.provenance import is_own_cancellation, raise_if_cancelled
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError
+from asyncfeed.stages.base import Source
 from asyncfeed.stages.steps import Chunk, Indexed
 from asyncfeed.trees import size_of
 
@@ -109,16 +110,19 @@ class IndexedSource(SourceStep):
 
 
 class IterableSource(SourceStep):
-    """Draws from what can only be iterated, sync or async; `make` returns it anew for each epoch."""
+    """Draws from what can only be iterated, sync or async. It is opened anew at `place` for each epoch."""
 
-    def __init__(self, spec: StepSpec, epochs: EpochCounter, make: Callable[[], Any], *, call: bool) -> None:
+    def __init__(self, spec: StepSpec, epochs: EpochCounter, source: Source, place: int) -> None:
         super().__init__(spec, epochs)
-        self._make = make
-        self._call = call
+        self._opening = source.open_at(place)
+        self._jumped = place - self._opening.drop
+        """How many items of an epoch are left out without being drawn."""
 
     async def _pass(self) -> list[Any]:
+        opening = self._opening
+        self._drawn += self._jumped
         # A function of the user's may block, and what it returns tells which world it is of.
-        made = await self.context.threads.run(self.name, self._make) if self._call else self._make()
+        made = await self.context.threads.run(self.name, opening.make) if opening.call else opening.make()
         if isinstance(made, Awaitable) and not isinstance(made, AsyncIterable):  # some cursors are both
             made = await made
         if isinstance(made, AsyncIterable):
@@ -133,7 +137,8 @@ class IterableSource(SourceStep):
 
     async def _draw_on_thread(self, iterable: Iterable[Any]) -> None:
         budget = self.budget
-        intake = Intake(self.name, self.context.loop, self.context.threads, iterable, budget.limit // 8)
+        drop = self._opening.drop
+        intake = Intake(self.name, self.context.loop, self.context.threads, iterable, budget.limit // 8, drop)
         reserve = empty = 0
         future = self.context.threads.submit(f"drawing from {self.name}", intake.draw)
         future.add_done_callback(lambda _: intake.gate.open())
@@ -145,6 +150,7 @@ class IterableSource(SourceStep):
                 reserve, empty = intake.most, room
                 ended = future.done()
                 items, nbytes = intake.take()
+                self._drawn += intake.take_dropped()
                 if items:
                     budget.charge(0, nbytes)  # they are charged below
                     empty += nbytes
@@ -168,6 +174,7 @@ class IterableSource(SourceStep):
     async def _draw_on_loop(self, iterator: AsyncIterator[Any]) -> None:
         budget = self.budget
         predicted = 0
+        to_drop = self._opening.drop
         while not self._unwanted():
             if not budget.fits(predicted, self.depth):
                 await budget.admit(predicted, self.depth, self.clear_ahead)
@@ -182,6 +189,13 @@ class IterableSource(SourceStep):
                 if self._unwanted() and not is_own_cancellation(error, asyncio.current_task()):
                     return  # it failed at an item that nobody asks for any more
                 raise
+            if to_drop:
+                to_drop -= 1
+                self._drawn += 1
+                budget.charge(-predicted)
+                if not to_drop % CHUNK_ITEMS:
+                    await asyncio.sleep(0)  # an iterator that never waits would keep the loop to itself
+                continue
             nbytes = size_of(item)
             budget.charge(nbytes - predicted)
             predicted = nbytes
@@ -199,7 +213,13 @@ class Intake:
     """
 
     def __init__(
-        self, name: str, loop: asyncio.AbstractEventLoop, threads: Threads, iterable: Iterable[Any], most: int
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        threads: Threads,
+        iterable: Iterable[Any],
+        most: int,
+        drop: int,
     ) -> None:
         self.gate = Gate()
         self.most = most
@@ -209,6 +229,11 @@ class Intake:
         self._threads = threads
         self._iterable = iterable
         self._items: deque[tuple[Any, int]] = deque()
+        self._drop = drop
+        """How many items are drawn and dropped before the first that is wanted."""
+        self._dropped = 0
+        self._told = 0
+        """How many dropped items `take_dropped` has returned."""
         self._drawn = 0
         self._gone = 0
         self._hungry = False
@@ -227,6 +252,7 @@ class Intake:
             complain(self._loop, self._name, error)
 
     def _draw(self, iterator: Iterator[Any]) -> None:
+        to_drop = self._drop
         while not self._stopped:
             try:
                 item = next(iterator)
@@ -236,6 +262,10 @@ class Intake:
                 if self._stopped:
                     return  # it failed at an item that nobody asks for any more
                 raise
+            if to_drop:
+                to_drop -= 1
+                self._dropped += 1
+                continue
             nbytes = size_of(item)
             self.most = max(self.most, nbytes)
             self._drawn += nbytes
@@ -269,6 +299,12 @@ class Intake:
             items.append(item)
             nbytes += size
         return items, nbytes
+
+    def take_dropped(self) -> int:
+        """Return how many items were dropped since the last call."""
+        dropped = self._dropped
+        told, self._told = self._told, dropped
+        return dropped - told
 
     def let_go(self, nbytes: int) -> None:
         """Make room for as much again."""
