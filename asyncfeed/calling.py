@@ -75,9 +75,9 @@ class Calling(Batching[T_co]):
         on_error: OnError = "raise",
         skip_limit: float | None = None,
     ) -> Pipeline[Any]:
-        """Read each `File` in the items and decode it, with many reads in flight.
+        """Read and decode each `File` in the items, with many reads in flight.
 
-        In a tree of files every file is loaded. A leaf that is not a file stays as it is.
+        If an item is a tree, each file in it is loaded. Leaves that are not files stay as they are.
 
         Args:
             decoder: A decoder (`npy`, `npz`, `raw(...)`, `text`, `json`), or a function of the bytes. A sync
@@ -97,9 +97,9 @@ class Calling(Batching[T_co]):
 
         Memory:
             An item is counted with the file's size before it is read. With `npy`, `raw(...)` and uncompressed
-            `npz`, files are read straight into the `batch` that follows (and its `pad`, except for `npz`), and no
-            sample exists on its own. `take`, `skip`, `repeat` and `prefetch` may stand between. A stage that needs
-            the samples, such as `map`, ends that, and so do `on_error="skip"` and `ordered=False`.
+            `npz`, files are read straight into the `batch` that follows (and its `pad`, except for `npz`), without
+            a separate array for each sample. `take`, `skip`, `repeat` and `prefetch` may stand between. A stage
+            that needs the samples, such as `map`, prevents this, and so do `on_error="skip"` and `ordered=False`.
 
         Example:
             >>> import asyncfeed as af, pathlib, tempfile
@@ -147,7 +147,7 @@ class Calling(Batching[T_co]):
         skip_limit: float | None = None,
         on: On = "thread",
     ) -> Pipeline[Any]:
-        """Replace each item by `fn(item)`; a sync function runs on threads, an async one on the loop.
+        """Replace each item by `fn(item)`. A sync function runs on threads, an async one on the loop.
 
         Args:
             fn: A function of the item, and of a random generator if `rng=True`.
@@ -161,11 +161,13 @@ class Calling(Batching[T_co]):
                 out.
             skip_limit: Number of items that "skip" may leave out, or a rate if it is below 1. It counts over the
                 whole run, all epochs together.
-            on: "thread", or "process" for a sync function that computes in Python, which threads do one at a time.
+            on: "thread", or "process" for a sync function that computes in Python. Such functions run one at a
+            time
+                on threads, because of the GIL.
 
         Raises:
-            Exception: While the pipeline runs, the exception of `fn`, after all items before it. From a process,
-                its cause is the traceback there, as text.
+            Exception: While the pipeline runs, the exception of `fn`, after all items before the one that failed.
+                For `on="process"`, the cause of the exception is the traceback in the process, as text.
             RuntimeError: A process died at this item.
 
         Order:
@@ -187,9 +189,9 @@ class Calling(Batching[T_co]):
 
             Processes start when the first items come. That takes 0.2 s and the import of the function's module.
             After the run they are kept for the next run of the same function, for up to five minutes, at most two
-            for each core. The next run sends the function again; the module's variables are as the last run left
-            them, as on threads. A process is not used again if a file it imported, the environment or the working
-            directory has changed. A process whose function hangs is killed after the `grace`.
+            for each core. The next run sends the function again. The variables of its module are as the last run
+            left them, as on threads. A process is not used again if a file it imported, the environment or the
+            working directory has changed. A process whose function hangs is killed after the `grace`.
 
         Example:
             >>> import asyncfeed as af
@@ -268,11 +270,11 @@ class Calling(Batching[T_co]):
         on_error: OnError = "raise",
         skip_limit: float | None = None,
     ) -> Pipeline[Any]:
-        """Replace each item by the elements of `fn(item)`, as they come.
+        """Replace each item by the elements of `fn(item)`.
 
         Args:
-            fn: A function of the item that returns an iterable or an async iterable. It may be async, and a
-                decoder such as `lines`.
+            fn: A function of the item that returns an iterable or an async iterable. The function may be async. A
+                decoder such as `lines` is allowed, too.
             concurrency: Number of items that are open at a time. "auto" finds it.
             ordered: False sends elements as they are ready.
             on_error: "raise" or "skip", as for `map`.
@@ -280,7 +282,8 @@ class Calling(Batching[T_co]):
                 epochs together.
 
         Memory:
-            The first open item in order streams. Each of the others gathers a bounded number of elements.
+            The first open item in order streams its elements. Each other open item holds a bounded number of
+            elements.
 
         Example:
             >>> import asyncfeed as af
@@ -317,12 +320,12 @@ class Calling(Batching[T_co]):
     ) -> Pipeline[Any]:
         """Replace each item by the elements of `fn(item)`, taking turns between `cycle` items.
 
-        As TensorFlow's `interleave`: shards are read side by side, so their samples mix.
+        This is TensorFlow's `interleave`. Shards are read side by side, so their samples mix.
 
         Args:
             fn: A function of the item that returns its elements, as for `flat_map`.
             cycle: Number of items that take turns.
-            block: Number of elements of a turn.
+            block: Number of elements in a turn.
             on_error: "raise" or "skip", as for `map`.
             skip_limit: Number of items that "skip" may leave out, as for `map`. It counts over the whole run, all
                 epochs together.
@@ -331,8 +334,8 @@ class Calling(Batching[T_co]):
             Exception: While the pipeline runs, the exception of `fn`, after all elements before it in this order.
 
         Order:
-            The same at any speed. An item with no more elements ends its turn. The next item takes its place when
-            the turn comes to it again.
+            The order does not depend on timing. An item without more elements ends its turn. The next item of the
+            input takes its place when its turn comes again.
 
         Memory:
             `cycle` items are open and two are opened ahead. Each holds a bounded number of elements.

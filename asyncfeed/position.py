@@ -1,14 +1,14 @@
-"""Where an item stands in its stream. This module alone knows what a position is made of.
+"""The position of an item in its stream. Only this module knows what a position is made of.
 
-There are three kinds of position. The outside sees them, too, as `Failure.ordinal`:
+There are three kinds of position. Users see them as `Failure.ordinal`:
 
 * An item of a source has its number among the items of all epochs of the source. It is an `int`.
 * A child is an element that a `flat_map` made of an item. It has the position of that item, and its own number
   among the children. It is a `tuple`.
 * A group of items, such as a batch, has the positions of its members. It is a `range` or a `list`.
 
-There is a position for every item, so plain Python types stand for them. The positions of a source's items are a
-`range`, which makes each number when somebody asks for it. `zip` makes the positions of children in C. A class for
+Each item has a position, so positions are plain Python types, which are cheap. The positions of a source's items
+are a `range`, which makes a number only when it is needed. `zip` makes the positions of children in C. A class for
 children would cost more: docs/decisions.md has the figures.
 """
 
@@ -44,7 +44,7 @@ def member(group: Position, number: int) -> Position:
 
 
 def join(left: Positions, right: Positions) -> Positions:
-    """Return the positions of items and of those that follow: a `range` if they go on where the first ones end."""
+    """Return the positions `left` and then `right`. This is a `range` if `right` continues the range `left`."""
     if not left:
         return right
     if not right:
@@ -60,7 +60,7 @@ def join(left: Positions, right: Positions) -> Positions:
 
 
 def first_number(position: Position) -> int:
-    """Return the number of the source's item that an item comes from; for a group, that of its first member.
+    """Return the number of the source's item that an item comes from. For a group, take its first member.
 
     >>> first_number((7, 0)), first_number([(7, 1), (8, 0)]), first_number([])
     (7, 7, 0)
@@ -73,7 +73,7 @@ def first_number(position: Position) -> int:
 
 
 def in_epoch(position: Position, size: int) -> Position:
-    """Return a position with its numbers counted from the start of their epochs, each of which has `size` numbers.
+    """Return a position with its numbers counted from the start of their epochs. An epoch has `size` numbers.
 
     >>> in_epoch(17, 10), in_epoch((17, 3), 10), in_epoch(range(8, 12), 10)
     (7, (7, 3), [8, 9, 0, 1])
@@ -87,7 +87,7 @@ def in_epoch(position: Position, size: int) -> Position:
 
 
 def name(position: Position, name_of: Callable[[int], str]) -> str:
-    """Return what an item is called in messages; `name_of` says what an item of the source is called.
+    """Return the name of an item in messages. `name_of` returns the name of an item of the source.
 
     >>> name((7, 2), "number {}".format), name(range(3), "number {}".format)
     ('number 7[2]', 'batch of number 0 to number 2')
@@ -112,14 +112,14 @@ def all_numbers(position: Position) -> list[int]:
 
 
 def single_number(position: Position) -> int | None:
-    """Return the number of an item of a source; None if this is the position of a child or of a group."""
-    if type(position) is int:  # at once: to ask for a `Sequence` takes longer than all else here
+    """Return the number of an item of a source. Return None for the position of a child or of a group."""
+    if type(position) is int:  # checked first, because `isinstance(..., Sequence)` takes longer than all the rest
         return position
     return None if isinstance(position, Sequence) else int(position)
 
 
 def canonical(position: Position) -> Position:
-    """Return one form for all positions that are equal, whatever sequences and integers they are made of.
+    """Return the same value for all equal positions, whichever types of sequence and integer they are made of.
 
     >>> canonical([range(2), (7, 0)])
     ((0, 1), (7, 0))

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class Session:
     """One run of a pipeline, on a background thread or on the caller's loop. The first draw decides which.
 
-    The tasks and threads of the run do not hold the session. So the run stops when its last other reference goes.
+    The tasks and threads of the run do not hold the session. So the run stops when the last other reference to the
+    session goes.
     """
 
     def __init__(
@@ -92,11 +93,11 @@ class Session:
                     self._binding.joins(self._driver.thread)
         self._check_run(self.run)
         if self._driver is None:
-            raise ClosedError("this feed runs on an event loop: draw from it with `async for`, on that loop")
+            raise ClosedError("this feed runs on an event loop: draw from it with `async for` on that loop")
         return self.run
 
     def begin_here(self) -> Run:
-        """Do what `begin` does, and allow `next` in a coroutine, as a framework's dataset needs it."""
+        """Do what `begin` does, and allow `next` in a coroutine. The dataset of a framework needs that."""
         self.drawn = run = self.begin()
         return run
 
@@ -115,7 +116,7 @@ class Session:
         self._check_run(self.run)
         if self._driver is not None:
             raise ClosedError(
-                "this feed was begun by a plain `with`, `for` or `next`, and runs on a background thread: write "
+                "this feed was started by a plain `with`, `for` or `next`, and runs on a background thread: write "
                 "`async with` and `async for`, or draw from it on a thread"
             )
         if self.run.loop is not loop:
@@ -124,7 +125,7 @@ class Session:
 
     @property
     def may_refuse(self) -> bool:
-        """Whether a plain `next` in a coroutine is refused. It is not if another error will be raised anyway."""
+        """Whether to refuse a plain `next` in a coroutine. It is not refused if another error is raised anyway."""
         return self.drawn is None and self._task is None and self.stopped is None
 
     def _check_open(self) -> None:
@@ -140,8 +141,8 @@ class Session:
     def _check_run(self, run: Run) -> None:
         if run.forked:
             forked()
-        # `stop` takes no lock, so that a signal handler may call it. So it may have come just before `run` was
-        # set.
+        # `stop` takes no lock, so that a signal handler may call it. So it may have been called just before `run`
+        # was set.
         if self.stopped is not None:
             run.request_stop(self.stopped)
 
@@ -182,7 +183,7 @@ class Session:
             self.run.handoff.end_seen()
 
     def note_slow(self, reason: str) -> None:
-        """Count that a bridge took a slower path, for `stats`."""
+        """Count for `stats` that a bridge took a slower path."""
         if self.run is not None:
             self.run.crossings.note(reason)
 
@@ -196,7 +197,7 @@ class Session:
     # -- ending
 
     def stop_all(self, reason: str) -> None:
-        """Stop the run, and ask the coordinator to stop, too."""
+        """Stop the run, and ask its coordinator to stop, too."""
         try:
             if self._binding is not None:
                 self._binding.stopped(running=self.run is not None)
@@ -247,7 +248,7 @@ def _let_go(run: Run, binding: CoordinatorBinding | None) -> None:
     """Stop the run of a session that was dropped. Its coordinator is not asked to stop."""
     if binding is not None:
         binding.release()
-    run.request_stop("nobody holds the feed any more")
+    run.request_stop("the last reference to the feed is gone")
 
 
 def _over(binding: CoordinatorBinding, handoff: Handoff, _: object) -> None:
@@ -261,5 +262,5 @@ def _over(binding: CoordinatorBinding, handoff: Handoff, _: object) -> None:
 def forked() -> NoReturn:
     """Raise the error of a feed that was opened before a fork, in the child."""
     raise ClosedError(
-        "this feed was opened before a fork, and its threads did not come along: open one in the new process"
+        "this feed was opened before a fork, and its threads are not in the new process: open a feed there"
     )

@@ -2,10 +2,10 @@
 
 ::
 
-    run_virtual(main, seed=3)                   # hours in milliseconds, tasks in an order of their own
-    with no_leaks(types=(Feed,)):               # threads, files, tasks and objects that stay behind
+    run_virtual(main, seed=3)                   # virtual time; tasks run in a random order that repeats
+    with no_leaks(types=(Feed,)):               # fails if threads, files, tasks or objects are left
         run_virtual(main)
-    cancel_everywhere(main, lambda turn: ...)   # cancelled at each place where it can be
+    cancel_everywhere(main, lambda turn: ...)   # cancels the coroutine at each possible place
 
 Nothing here needs a test runner, or more than the standard library.
 """
@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
-import asyncfeed.engine.everything  # noqa: F401 - or else the first run of a process would take other turns
+import asyncfeed.engine.everything  # noqa: F401 - otherwise the first run of a process takes more turns
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -47,30 +47,30 @@ __all__ = [
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# What the C and the Python `Task` put into the loop's queue, on every Python from 3.11.
+# Names of the callbacks that the C and the Python `Task` put into the loop's queue, since Python 3.11.
 _TASK_STEPS = frozenset({"TaskStepMethWrapper", "task_wakeup", "TaskWakeupMethWrapper", "__step", "__wakeup"})
 _TURNS_TO_SETTLE = 1_000
 _TURNS_TO_END = 100_000
 
 
 class Deadlock(AssertionError):
-    """Nothing can run any more; the message says where each task stands."""
+    """Nothing can run any more. The message says where each task waits."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Where the loop waits. asyncio says here for how long it would: that is where time is made."""
+    """Replaces the waits of a loop. asyncio passes the time to wait, and the virtual clock jumps by it."""
 
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self.loop._turn() or timeout == 0:
             return super().select(0)
-        if timeout is None or self.loop._scheduled[0].when() == float("inf"):  # it never comes
+        if timeout is None or self.loop._scheduled[0].when() == float("inf"):  # that timer never fires
             if not (events := super().select(self.loop.patience)):
-                raise Deadlock(f"nothing happened for {self.loop.patience} s\n{_report(self.loop)}")
+                raise Deadlock(f"nothing could run for {self.loop.patience} s\n{_report(self.loop)}")
             return events
-        # A thread that was at work may since have come to wait for the loop, and tells nobody: look again. Asked
-        # before looking, so that what a thread did last is seen.
+        # A busy thread may have begun to wait for the loop, which causes no event. So look every millisecond.
+        # `_busy` is called before `select`, so that the last event of a thread that has finished is seen.
         until = time.monotonic() + self.loop.patience
         busy = True
         while busy:
@@ -82,19 +82,19 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps, and whose tasks take turns in an order drawn from `seed`.
+    """An event loop with a virtual clock, whose tasks run in an order drawn from `seed`.
 
-    `time()` starts at 0 and stands still while anything can run; when nothing can, it jumps to the next
-    timer. Of the tasks that can run, asyncio runs the one that became ready first. That is a habit and not
-    a promise, so each turn shuffles them: a race that needs an unlucky order gets it from some seed, and
-    gets it again from the same one. Other callbacks (`call_soon`) keep their order, which is promised.
-    `seed=None` shuffles nothing.
+    `time()` starts at 0, and stands still while anything can run. Then it jumps to the next timer.
 
-    The work of a thread takes no virtual time: the clock does not jump while a call made with
-    `run_in_executor`, or one on asyncfeed's own threads, is under way, for up to `patience` real seconds.
-    Threads that the loop cannot know of, sockets and subprocesses do not hold the clock, so a time-out may
-    overtake them: set `threads_busy` to say when it must not jump. With no timer either, only a thread can
-    go on, and the loop waits for it; after `patience` real seconds it raises `Deadlock`.
+    asyncio runs the task that became ready first, but its documentation does not promise that. So each turn of
+    this loop shuffles the tasks that are ready. A race that needs an unlucky order occurs with some seed, and
+    occurs again with the same seed. Other callbacks (`call_soon`) keep their order, which is promised. `seed=None`
+    shuffles nothing.
+
+    Work on a thread takes no virtual time. While a call of `run_in_executor` or of asyncfeed's own threads runs,
+    the clock does not jump, for up to `patience` real seconds. Other threads, sockets and subprocesses do not stop
+    the clock, so a time-out may come before they finish. For these, set `threads_busy`. If nothing can run and
+    there is no timer, the loop waits for a thread, and raises `Deadlock` after `patience` real seconds.
     """
 
     _ready: deque[asyncio.Handle]
@@ -104,15 +104,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.loop = self
         self.patience = 10.0
-        """Real seconds to wait for a thread; it decides nothing in a test that passes."""
+        """Maximum real seconds to wait for a thread. It has no effect on a test that passes."""
         self.threads_busy: Callable[[], bool] | None = None
-        """Whether a thread still works and the clock must wait; None for what the loop sees by itself."""
+        """Returns whether a thread still works, so that the clock must not jump. None: see the class."""
         self.on_turn: Callable[[], object] | None = None
-        """Called at each turn of the loop, before what is ready runs."""
+        """Called in each turn of the loop, before the callbacks that are ready run."""
         self.complaints: list[dict[str, Any]] = []
-        """What was given to `call_exception_handler`: errors that nothing caught."""
+        """The contexts given to `call_exception_handler`: errors that nothing caught."""
         self._now = 0.0
-        self._random = None if seed is None else random.Random(seed)  # noqa: S311 - must repeat, not surprise
+        self._random = None if seed is None else random.Random(seed)  # noqa: S311 - it must be repeatable
         self._in_executor = 0
         super().__init__(selector)
 
@@ -128,7 +128,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Call `func(*args)` on a thread; the clock waits for it."""
+        """Call `func(*args)` on a thread. The clock waits for it."""
         future = super().run_in_executor(executor, func, *args)
         self._in_executor += 1
         future.add_done_callback(self._left_executor)
@@ -138,15 +138,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._in_executor -= 1
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Join the standard pool, without the time-out that newer Pythons set: the clock would jump to it."""
+        """Join the standard pool without the time-out of newer Pythons: the clock would jump to it."""
         await super().shutdown_default_executor()
 
     def _turn(self) -> bool:
-        """Begin a turn; return whether anything is ready."""
+        """Begin a turn. Return whether any callback is ready."""
         if self.on_turn is not None:
             self.on_turn()
         if self._random is not None:
-            # Threads may append meanwhile: take what is there, and put it back before theirs.
+            # Threads may append callbacks meanwhile. So take those that are there, and put them back in front.
             handles = [self._ready.popleft() for _ in range(len(self._ready))]
             places = [i for i, handle in enumerate(handles) if _is_task_step(handle)]
             steps = [handles[i] for i in places]
@@ -162,8 +162,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _busy(self) -> bool:
         if self.threads_busy is not None:
             return self.threads_busy()
-        # A thread of the engine runs a method of its pool, which counts the calls that have not come back,
-        # and knows which of them wait for the loop themselves.
+        # The target of an engine's thread is a method of its pool. The pool knows how many calls have not
+        # returned, and how many of these wait for the loop.
         pools = (getattr(getattr(t, "_target", None), "__self__", None) for t in threading.enumerate())
         ours = [pool for pool in pools if getattr(pool, "_loop", None) is self]
         return self._in_executor > 0 or any(
@@ -181,12 +181,11 @@ def _is_task_step(handle: asyncio.Handle) -> bool:
 def run_virtual(
     main: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]], *, seed: int | None = None
 ) -> T:
-    """Run `main`, a coroutine or a function that makes one, on a new `VirtualLoop`; return its result.
+    """Run `main`, a coroutine or a function that returns one, on a new `VirtualLoop`. Return its result.
 
-    Raises `AssertionError` when `main` returned but left tasks that are not done, or when an error ended in
-    the loop's exception handler because nothing caught it. Tasks that can end without the clock may do so, and a
-    feed that `main` has left may close what it opened, which may take time. To set something on the loop, take it
-    in `main` with `asyncio.get_running_loop()`.
+    Raises `AssertionError` if `main` left tasks that are not done, or if an error reached the loop's exception
+    handler. Before that check, tasks may run as long as they can without a timer, and feeds that `main` left may
+    take time to close. To set an option of the loop, call `asyncio.get_running_loop()` in `main`.
 
     >>> async def main() -> float:
     ...     await asyncio.sleep(3600)
@@ -209,16 +208,18 @@ def cancel_everywhere(
     *,
     seed: int | None = None,
 ) -> int:
-    """Cancel a coroutine at each place where it can be; return how many there were.
+    """Cancel a coroutine at each place where it can be cancelled. Return the number of places.
 
-    `make_coro()` is run again and again, each time on a new `VirtualLoop(seed)`. Run `k` cancels its task at
-    the `k`-th turn of the loop after the task's first step: while it waits, and when what it waited for has
-    just come, which is where a result gets lost. Turns in which only other tasks run count too, so a wait is
-    cancelled at every state the others can be in. It ends with the run that finishes before its turn comes.
+    The coroutine is made and run again and again, each time on a new `VirtualLoop(seed)`. Run `k` cancels its task
+    in the `k`-th turn of the loop after the task's first step. So the task is cancelled while it waits, and also
+    when its result has just arrived, which is where results get lost. Turns of other tasks count, so each wait is
+    cancelled in every state that these can be in. The sweep ends when a run finishes before its turn `k`.
 
-    Each cancelled task must end cancelled: raises `AssertionError` when the cancellation was swallowed or
-    became another error, when other tasks remain once the loop is idle, or when an error reached the loop's
-    exception handler. Then `check(k)` is called, after the loop has closed.
+    After each cancelled run `check(k)` is called, when the loop is closed.
+
+    Raises:
+        AssertionError: A cancelled task swallowed the cancellation or raised another error, other tasks were left
+            when the loop was idle, or an error reached the loop's exception handler.
     """
     swept = 0
     while _cancel_at(swept + 1, make_coro, seed):
@@ -229,9 +230,9 @@ def cancel_everywhere(
 
 
 def _cancel_at(turn: int, make_coro: Callable[[], Coroutine[Any, Any, object]], seed: int | None) -> bool:
-    """Run once, cancelling at `turn`; return whether it came to that."""
+    """Run once, and cancel at `turn`. Return whether the task was still running then."""
     place = ""
-    turns = -1  # the first turn comes before the task's first step
+    turns = -1  # not 0, because the first turn comes before the task's first step
 
     def on_turn() -> None:
         nonlocal place, turns
@@ -270,7 +271,7 @@ def _cancel_at(turn: int, make_coro: Callable[[], Coroutine[Any, Any, object]], 
 
 
 async def _settle(loop: VirtualLoop) -> None:
-    """Let other tasks go on while any can without the clock; then wait for the feeds that close."""
+    """Let other tasks run as long as they can without a timer. Then wait for feeds that are closing."""
     for _ in range(_TURNS_TO_SETTLE):
         await asyncio.sleep(0)
         if not loop._ready:
@@ -287,7 +288,7 @@ def _check_alone(loop: asyncio.AbstractEventLoop, place: str = "") -> None:
 def _check_quiet(loop: VirtualLoop, place: str = "") -> None:
     if loop.complaints:
         context = loop.complaints[0]
-        raise AssertionError(f"nothing caught: {context}; {place}") from context.get("exception")
+        raise AssertionError(f"nothing caught an error: {context}; {place}") from context.get("exception")
 
 
 def _report(loop: asyncio.AbstractEventLoop) -> str:
@@ -298,7 +299,7 @@ def _report(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    """Describe the chain of awaits of a task, outermost first."""
+    """Return the chain of awaits of a task as text, outermost first."""
     lines = []
     awaited: Any = task.get_coro()
     while awaited is not None:
@@ -311,12 +312,11 @@ def _where(task: asyncio.Task[Any]) -> str:
 
 
 class Leaks:
-    """What is there now, to be compared with what is there later.
+    """Records what exists now. Its methods describe what was added since.
 
-    Counts the threads that Python started, the open file descriptors (where the system lists them), the
-    asyncio tasks that are not done (unless `tasks=False`), and the objects of `types`. Those must be objects
-    that the garbage collector tracks, which NumPy's arrays are not. A thread that is just ending is joined,
-    for at most `patience` seconds in all.
+    It records the threads that Python started, the open file descriptors (if the system lists them), the asyncio
+    tasks that are not done (unless `tasks=False`), and the objects of `types`, if the garbage collector tracks
+    them (not NumPy arrays). Threads that are just ending are joined, for `patience` seconds in all.
     """
 
     def __init__(self, *, types: tuple[type, ...] = (), tasks: bool = True, patience: float = 2.0) -> None:
@@ -327,17 +327,17 @@ class Leaks:
         self._objects = {id(o): _reference(o) for o in self._instances()}
 
     def found(self) -> list[str]:
-        """Collect garbage, and describe each thing that is new."""
+        """Collect garbage, and describe all leaks."""
         gc.collect()
         threads = self.threads()
-        gc.collect()  # again: what those that have ended meanwhile had held
+        gc.collect()  # again, because threads that were joined held objects
         return [*threads, *self.files(), *self.objects()]
 
     def threads(self, prefix: str = "") -> list[str]:
         """Describe the new threads whose names begin with `prefix`: name and stack."""
         deadline = time.monotonic() + self._patience
         new = [t for t in threading.enumerate() if t not in self._threads and t.name.startswith(prefix)]
-        # A dummy stands for a thread that Python did not start, and cannot be joined.
+        # A dummy thread stands for a thread that Python did not start. It cannot be joined.
         new = [t for t in new if type(t).__name__ != "_DummyThread" and t is not threading.current_thread()]
         for thread in new:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -349,7 +349,7 @@ class Leaks:
         ]
 
     def files(self) -> list[str]:
-        """Describe the file descriptors that are new, or are open on something else."""
+        """Describe the file descriptors that are new, or that refer to another file now."""
         return [
             f"file descriptor {fd}: {name}"
             for fd, name in sorted(_open_files().items())
@@ -374,7 +374,7 @@ class Leaks:
     def _instances(self) -> list[Any]:
         if not self._types:
             return []
-        # `type`, not `isinstance`: a lazy proxy may do anything when asked for its class.
+        # `type` and not `isinstance`, because a lazy proxy may run any code when asked for its class.
         found = [o for o in gc.get_objects() if issubclass(type(o), self._types)]
         return [o for o in found if not (isinstance(o, asyncio.Task) and o.done())]
 
@@ -384,18 +384,18 @@ def end_kept_processes() -> None:
 
     They end by themselves after five minutes without a run, and when the interpreter exits.
     """
-    # Not imported here: nothing is kept where it was not.
+    # The module is not imported here: if no run has imported it, no process is kept.
     if (module := sys.modules.get("asyncfeed.engine.processes.kept")) is not None:
         module.kept.end_all()
 
 
 @contextmanager
 def no_leaks(*, types: tuple[type, ...] = (), patience: float = 2.0) -> Iterator[Leaks]:
-    """Raise `AssertionError`, naming each, when threads, files, tasks or objects of `types` stay behind.
+    """Raise `AssertionError` if threads, files, tasks or objects of `types` are left after the block.
 
-    See `Leaks` for what is counted. Worker processes that are kept for the next run are ended first. An error
-    raised inside is passed on without a check. What a process makes once and keeps counts too (uvloop's first
-    loop opens a pipe): let it be made before.
+    The message describes each of them. `Leaks` says what is counted. Worker processes that are kept for the next
+    run are ended first. If the block raises, nothing is checked. Things that a process makes once and keeps,
+    such as the pipe of uvloop's first loop, must be made before the block.
     """
     gc.collect()
     leaks = Leaks(types=types, patience=patience)
@@ -413,7 +413,7 @@ def _reference(found: Any) -> Callable[[], Any]:
 
 
 def _open_files() -> dict[int, str]:
-    """Return what each open file descriptor is open on."""
+    """Return the file that each open file descriptor refers to."""
     folder = next((f for f in ("/proc/self/fd", "/dev/fd") if os.path.isdir(f)), None)  # noqa: PTH112
     files = {}
     for name in os.listdir(folder) if folder else ():  # noqa: PTH208
@@ -421,7 +421,7 @@ def _open_files() -> dict[int, str]:
             status = os.fstat(int(name))
             target = os.readlink(f"{folder}/{name}") if folder == "/proc/self/fd" else "?"  # noqa: PTH115
         except OSError:
-            continue  # the one that listed the folder
+            continue  # the descriptor that listed the folder
         files[int(name)] = f"{target} (device {status.st_dev}, inode {status.st_ino})"
     return files
 
@@ -429,8 +429,8 @@ def _open_files() -> dict[int, str]:
 def memory_growth(fn: Callable[[], object], *, warmup: int = 5, rounds: int = 20) -> float:
     """Return by how many bytes the memory in use grows with each call of `fn`, after `warmup` calls.
 
-    Counts what Python and NumPy allocate (`tracemalloc`), after a garbage collection; a round that keeps
-    nothing comes out at a few hundred bytes or less.
+    Counts the allocations of Python and NumPy (`tracemalloc`), after a garbage collection. For a function that
+    keeps nothing, the result is a few hundred bytes or less.
     """
     tracing = tracemalloc.is_tracing()
     if not tracing:

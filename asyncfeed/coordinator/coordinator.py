@@ -140,7 +140,7 @@ class Coordinator:
         first = errors[0][0]
         if first is not error:
             text = "".join(traceback.format_exception_only(error)).strip()
-            note(first, f"asyncfeed: later the coordinator was told of {text}")
+            note(first, f"asyncfeed: later another exception was reported to the coordinator: {text}")
 
     def _call(self) -> None:
         raised = self._callbacks.call()
@@ -228,7 +228,7 @@ class Coordinator:
     # -- what stops together
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Let `join` wait for `thread`, too. The thread may be started later."""
+        """Let `join` wait for `thread`, too. The thread need not have started yet."""
         for other in list(self._threads):
             if other.ident is not None and not other.is_alive():
                 self._threads.pop(other, None)
@@ -367,11 +367,11 @@ class Coordinator:
                 self._threads.pop(member.thread, None)
         self.raise_requested_exception()
         if alive and ignore:
-            log.info("the coordinator leaves behind what still runs: %s", ", ".join(m.name for m in alive))
+            log.info("the coordinator no longer waits for what still runs: %s", ", ".join(m.name for m in alive))
         elif alive:
-            after = f"{grace:g} s after the stop was asked for" if self._stopped else "and waits for itself"
+            after = f"{grace:g} s after the stop was asked for" if self._stopped else "as `join` was called in it"
             where = "\n".join(f"{member.name}, at:\n{member.where()}" for member in alive)
-            raise RuntimeError(f"{len(alive)} of what the coordinator joins still run, {after}:\n{where}")
+            raise RuntimeError(f"{len(alive)} threads or tasks of the coordinator still run, {after}:\n{where}")
 
     def __enter__(self) -> Self:
         """Return the coordinator."""

@@ -1,4 +1,4 @@
-"""The bounded channel between two steps: one producer, one consumer, chunks of items."""
+"""The bounded channel between two steps: a queue of chunks with one producer and one consumer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from asyncfeed.stages.steps import Chunk
 class Channel:
     """A bounded queue of chunks.
 
-    A consumer that waits gets what there is at once; for one that is behind, short chunks grow together in
-    the queue. `put` waits while `room` items are queued, or 4 MB, so at most one chunk more than that is held. A
-    chunk is taken in the step that returns it, so cancelling `get` loses nothing.
+    A consumer that waits gets a chunk at once, however short. If the consumer is behind, short chunks are joined
+    in the queue. `put` waits while `room` items or 4 MB are queued, so the queue exceeds these bounds by at most
+    one chunk. A chunk is taken in the same step of the task that returns it, so a cancelled `get` loses nothing.
     """
 
     __slots__ = ("_chunks", "_count", "_getter", "_nbytes", "_putter", "most", "room")
@@ -24,7 +24,7 @@ class Channel:
     def __init__(self, room: int) -> None:
         self.room = room
         self.most = sys.maxsize
-        """How many items to give out together."""
+        """Maximum number of items that one `get` returns."""
         self._chunks: deque[Chunk] = deque()
         self._count = 0
         self._nbytes = 0
@@ -32,11 +32,11 @@ class Channel:
         self._putter: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
-        """Return how many chunks wait."""
+        """Return the number of queued chunks."""
         return len(self._chunks)
 
     async def put(self, chunk: Chunk) -> None:
-        """Queue a chunk, then wait until there is room for another."""
+        """Queue a chunk, and wait until there is room for another one."""
         self.put_nowait(chunk)
         while self._is_full() and not chunk.ends_stream:
             self._putter = asyncio.get_running_loop().create_future()
@@ -46,7 +46,7 @@ class Channel:
                 self._putter = None
 
     def put_nowait(self, chunk: Chunk) -> None:
-        """Queue a chunk whatever the bound."""
+        """Queue a chunk, even if the queue is full."""
         chunks = self._chunks
         if chunks and not (tail := chunks[-1]).ends and len(tail.items) + len(chunk.items) <= CHUNK_ITEMS:
             if chunk.items:
@@ -63,7 +63,7 @@ class Channel:
             getter.set_result(None)
 
     async def get(self) -> Chunk:
-        """Take the next chunk, or the first `most` items of it, waiting for it where there is none."""
+        """Wait for the next chunk, and return it or its first `most` items."""
         while not self._chunks:
             self._getter = asyncio.get_running_loop().create_future()
             try:
@@ -80,7 +80,7 @@ class Channel:
         return chunk
 
     def clear(self) -> None:
-        """Drop what is queued."""
+        """Drop all queued chunks."""
         self._chunks.clear()
         self._count = self._nbytes = 0
 
@@ -89,5 +89,5 @@ class Channel:
 
 
 def _places(chunk: Chunk) -> int:
-    """Return how many places a chunk takes: one for an end of an epoch, so epochs without items are bounded."""
+    """Return how much room a chunk takes. An end of an epoch takes 1, so that empty epochs are bounded, too."""
     return len(chunk.items) + (chunk.boundary is not None)

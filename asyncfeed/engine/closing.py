@@ -1,4 +1,4 @@
-"""Closing what the user's code opened, so that an error of closing neither hides another nor vanishes."""
+"""Closes iterators of the user. An error of closing neither hides another error nor gets lost."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ log = logging.getLogger("asyncfeed")
 
 
 def complain(loop: asyncio.AbstractEventLoop, what: str, error: BaseException) -> None:
-    """Report an error that no consumer waits for any more to the loop's exception handler; from any thread.
+    """Report an error that no consumer would see to the loop's exception handler. Any thread may call this.
 
-    If the loop is closed, it is logged.
+    If the loop is closed, the error is logged.
     """
     context = {"message": f"asyncfeed: closing {what} failed", "exception": error}
     try:
         loop.call_soon_threadsafe(loop.call_exception_handler, context)
     except RuntimeError:
-        log.warning("asyncfeed: closing %s failed, after its event loop", what, exc_info=error)
+        log.warning("asyncfeed: closing %s failed, after its event loop was closed", what, exc_info=error)
 
 
 class Iterating:
-    """Iterates, and closes the iterator when the block is left.
+    """A `with` block around an iterator, which is closed at the end of the block.
 
-    What closing raises is raised. After another error, or a cancellation, it is only reported: the first counts.
+    An error of closing is raised. But if another error or a cancellation has left the block, the error of closing
+    is only reported.
     """
 
     def __init__(self, iterable: Iterable[Any], what: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -53,9 +54,9 @@ class Iterating:
 
 
 class IteratingAsync:
-    """The same with an async iterable, on the loop: what closing awaits is not cancelled.
+    """The same for an async iterable, on the loop. While the iterator is closed, the task is not cancelled.
 
-    `in_peace` keeps others from cancelling the task for that long.
+    `in_peace` returns a context manager that postpones cancellations of the task.
     """
 
     def __init__(
@@ -81,5 +82,5 @@ class IteratingAsync:
         except BaseException as raised:
             if error is None or isinstance(raised, GeneratorExit):
                 raise
-            if not isinstance(raised, asyncio.CancelledError):  # which comes when the run is stopped meanwhile
+            if not isinstance(raised, asyncio.CancelledError):  # the run was stopped meanwhile: no error
                 complain(self._loop, self._what, raised)

@@ -1,184 +1,195 @@
-"""Every number of the engine that was tuned, with its unit in its name and what set it.
+"""Every tuned number of the engine, with its unit in its name, its effect, and what set it.
 
-Figures come from two cores of a shared machine, so only their ratios mean something. A number that is a choice of
-format, or a limit of Python's, stands with the code that needs it.
+Figures were measured on two cores of a shared machine, so only their ratios mean something. A number that is part
+of a format, or a limit of Python's, is defined in the code that needs it.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# -- how many items go on together
+# -- chunks and queues
 
 CHUNK_ITEMS: Final = 128
-"""How many items a chunk holds at most, if a step is free to choose."""
+"""Maximum number of items in a chunk, if a step is free to choose."""
 CHANNEL_BYTES: Final = 4 << 20
-"""How many bytes wait in a channel between two steps at most."""
+"""Bytes queued in a channel between two steps at which its producer waits."""
 PICKED_FIRST_ITEMS: Final = 32
-"""How many items a source sends on together at first, if it only has to pick them: the first come out soon."""
+"""Size of the first chunk of a source that computes items by number. It is small, so that the first items come
+soon. The chunks then grow to `PICKED_ITEMS`."""
 PICKED_ITEMS: Final = 512
-"""The same later. Each chunk costs every step on the way a turn of the loop: an item costs 1.5 us with 128 in a
-chunk, and 0.9 us with 512."""
+"""Maximum size of a chunk of a source that computes items by number. Each chunk costs each step a turn of the
+loop. An item costs 1.5 us in chunks of 128, and 0.9 us in chunks of 512."""
 WINDOW_ITEMS: Final = 16384
-"""How many items of a stage may lie between the first that was not sent and the last that was taken in. Bytes
-bound them before that."""
+"""Maximum number of items of a stage between the first one that was not sent and the last one that was taken in.
+The byte limits usually apply before this one."""
 WINDOW_EPOCH_ENDS: Final = 64
-"""How many ends of epochs without items may lie among them."""
+"""Maximum number of ends of epochs in that window. It bounds a source whose epochs have no items."""
 BACKLOG_ITEMS: Final = 256
-"""How many items are taken in while the next step is behind. To read further ahead would help nobody."""
+"""Maximum number of items that a stage holds while the next stage is behind. Reading further ahead would not raise
+throughput."""
 BACKLOG_BYTES: Final = 1 << 20
-"""How many bytes these may have: memory that was not used before costs the system as much as filling it."""
+"""Maximum bytes of these items. More would touch new memory, and that costs as much as filling it."""
 TOGETHER_BYTES: Final = 4 << 20
-"""How many bytes of large results are taken in together. What is taken in is worked on."""
+"""Maximum bytes of large results that a stage takes in at a time, because it begins all items that it takes in."""
 PREFETCH_BATCHES: Final = 32
-"""How many batches wait for the consumer if no `prefetch` says so. There are fewer if they are large."""
+"""Number of batches that the handoff holds for the consumer if no `prefetch` says so. It holds fewer if they are
+large."""
 PREFETCH_SAMPLES: Final = 256
-"""How many samples wait for the consumer if nothing is batched."""
+"""Number of samples that the handoff holds for the consumer if nothing is batched."""
 READY_BYTES: Final = 1 << 20
-"""How many bytes of small batches are kept ready, so that the consumer and the loop take turns less often."""
+"""Bytes of small batches that the handoff holds. With less, the consumer and the loop take turns more often."""
 KEPT_FAILURES: Final = 1000
-"""How many skipped failures are kept. All are counted."""
+"""Number of skipped failures that are kept. All are counted."""
 
 # -- groups of items that go to a thread or a process
 
 GROUP_SECONDS: Final = 2e-3
-"""How much work goes to a thread at a time. To go there costs 15 to 25 us, and twice that if the GIL is wanted."""
+"""Work of one group that goes to a thread, in seconds. A group costs 15 to 25 us, and twice that if other threads
+hold the GIL."""
 GROUP_BYTES: Final = 1 << 20
-"""How many bytes of results a group has at most."""
+"""Maximum bytes of the results of a group."""
 GROUP_SHARED_FACTOR: Final = 4
-"""By what groups are larger if several threads compute. The loop then has no core of its own: a group costs it
-some 200 us, and it may be stopped while it has the GIL, which all others wait for. JPEGs in batches on two
-cores: 2,370 a second in groups of 2 ms, 3,080 in groups of 8 ms."""
+"""How many times larger groups are if several threads compute. The loop then has no core of its own. A group costs
+the loop about 200 us, and the system may suspend it while it holds the GIL, which all threads wait for. JPEGs in
+batches on two cores: 2,370 per second in groups of 2 ms, 3,080 in groups of 8 ms."""
 PROCESS_GROUP_SECONDS: Final = 10e-3
-"""How much work goes to a process at a time. To go there costs 0.2 ms of both processes' time."""
+"""Work of one group that goes to a process, in seconds. A group costs 0.2 ms in both processes."""
 LATE_FACTOR: Final = 4
-"""A group that takes this many times as long as it should ends early. The rest of its items is taken anew."""
+"""A group that takes this many times longer than planned ends early. Its remaining items form a new group."""
 READY_GROUPS: Final = 1
-"""How many groups are ready behind those that run, so that a thread need not wait for the loop."""
+"""Number of extra groups that are prepared while all threads are busy, so that no thread waits for the loop."""
 INLINE_BYTES: Final = 64 * 1024
-"""How many bytes of results our own functions may make on the loop."""
+"""Maximum bytes of a result that asyncfeed's own functions may make on the loop. Larger results go to a thread."""
 SECOND_THREAD_SECONDS: Final = 50e-6
-"""A sample that computes for longer than this is worth a second thread. Shorter ones only fight over the GIL: 4 KB
-files in batches make 138,000 a second if one thread reads them, and 41,000 if eight do."""
+"""A stage gets a second thread if a sample computes for longer than this. With shorter samples the threads only
+compete for the GIL: 4 KB files in batches give 138,000 per second with one thread, and 41,000 with eight."""
 WAITED_FACTOR: Final = 2
-"""A sample that waits must take this many times longer to be worth a second thread. It may wait for the GIL, and
-then threads make it worse."""
+"""Treat a sample as waiting for IO only if it took more than this many times its CPU time. A smaller gap may be
+time spent waiting for the GIL, and more threads would make that worse."""
 SURE_FACTOR: Final = 4
-"""A sample that takes this many times longer than the bound needs no second look."""
+"""A sample that takes this many times longer than `SECOND_THREAD_SECONDS` is believed at once. Others must be that
+slow twice in a row, because one slow group may be the machine's fault."""
 BUSY_FACTOR: Final = 1.25
-"""A sample that takes at most this many times the processor's time waits for nothing."""
+"""A sample that takes at most this many times its CPU time does not wait, so one thread per core is enough."""
 FIRST_THREADS: Final = 32
-"""How many threads a stage begins with at most. The tuner finds whether more help."""
+"""Maximum number of threads that a stage begins with, unless there are more cores. The tuner finds whether more
+help."""
 
 # -- calls on the loop
 
 FIRST_CALLS: Final = 32
-"""How many calls of an async function `concurrency="auto"` begins with."""
+"""Number of calls of an async function that `concurrency="auto"` begins with."""
 FLAT_CALLS: Final = 4
-"""How many items a `flat_map` with `concurrency="auto"` opens at a time: the next ones open while the first
-streams."""
+"""Number of items that a `flat_map` with `concurrency="auto"` opens at a time. The next ones open while the first
+one streams."""
 FLAT_OPEN_ITEMS: Final = 64
-"""How many items of a `flat_map` may be open, or wait their turn."""
+"""Maximum number of items of a `flat_map` that are open, or wait for their turn."""
 TURN_SECONDS: Final = 1e-3
-"""After this time a worker whose function does not wait lets others have the loop. It may take twice as long."""
+"""A worker whose function does not wait lets other tasks run after this time. It may take twice as long."""
 SLICE_AFTER_WAIT_ITEMS: Final = 16
-"""How many items such a worker takes at most between two looks at the clock, if it has just waited."""
+"""Maximum number of items that a worker takes between two looks at the clock, if it has just waited."""
 SLICE_ITEMS: Final = 512
-"""The same if it has not."""
+"""Maximum number of items that a worker takes between two looks at the clock otherwise."""
 
 # -- memory
 
 GUESS_MIN_BYTES: Final = 1 << 20
-"""How many bytes a result of unknown weight is charged with at least. With more, fewer calls begin before the
-first result is there if the limit is small. With less, more results exceed a small limit."""
+"""Minimum bytes charged for a call before the first result is weighed. With more, fewer calls begin before the
+first result if the limit is small. With less, more results exceed a small limit."""
 SMALL_ITEM_BYTES: Final = 4096
-"""Items that need fewer bytes than this are admitted to the budget by the chunk, and others one by one."""
+"""Items of fewer bytes than this are admitted to the budget by the chunk, and others one by one."""
 SURPRISE_BYTES: Final = 4 * SMALL_ITEM_BYTES
-"""A result has at least this many bytes if it could not be expected, because those before it were small."""
+"""A stage of small results weighs its results again after a result of more bytes than this."""
 PACKED_FACTOR: Final = 1.25
-"""Files whose contents weigh this many times as much are unpacked by reading. Each is then measured beforehand."""
+"""If results weigh more than this many times their files, reading unpacks the files. Each further file is measured
+before it is read."""
 AUTO_SHARES: Final = 32
-"""How many calls share the memory limit if nobody said how many there will be."""
+"""Number of calls that share the memory limit before the first result, if `concurrency="auto"`."""
 ALONE_SECONDS: Final = 0.01
-"""How long the first call of a stage has for itself, so that its result tells what the others will weigh. If it
-takes longer, other items are begun beside it, and `budget` says what is charged for them."""
+"""How long the first call of a stage runs alone, so that its result tells what others will weigh. If it takes
+longer, other calls begin beside it, and `budget` says what is charged for them."""
 
-# -- how many calls at a time: the search
+# -- the tuner's search for the number of calls at a time
 
 STEP_FACTOR: Final = 4.0
-"""By what to raise the number while nothing is known. Twice as much work for nothing is soon seen."""
+"""Factor of a step up while nothing is known. Whether that much more work has any effect shows soon."""
 LOOK_UP_FACTOR: Final = 1.25
-"""By what to raise the number for a look when all is calm. A look costs little if it finds nothing."""
+"""Factor of a probe upwards when the rate is stable. A probe costs little if it finds nothing."""
 LOOK_DOWN_FACTOR: Final = 0.875
-"""By what to lower it for a look."""
+"""Factor of a probe downwards."""
 CALM_INTERVALS: Final = 8
-"""How many intervals pass between two looks. The first look comes sooner."""
+"""Number of intervals between two probes. The first probe after a search comes after half as many."""
 PAYS_SHARE: Final = 0.25
-"""More calls are kept if they gain at least this share of what they could gain at best."""
+"""An increase is kept if it gains at least this share of the largest possible gain."""
 EQUAL_SHARE: Final = 0.97
-"""Fewer calls are as good if they do at least this share of the work."""
+"""Fewer calls count as equally good if they reach at least this share of the rate."""
 WORSE_SHARE: Final = 0.9
-"""More calls are too many if they do less than this share of the work."""
+"""More calls count as too many if they reach less than this share of the rate."""
 CHANGED_RATES: Final = (0.75, 1.25)
-"""A rate that leaves this range without our doing was changed by something else."""
+"""If the rate leaves this range, relative to the last one, while the number of calls stays the same, something
+else has changed."""
 UNLIKELY_RATES: Final = (0.6, 1.6)
-"""So was one that leaves this range during a look."""
+"""The same during a probe. The range is wider, because a probe itself changes the rate."""
 BETTER_FACTOR: Final = 1.1
-"""A rate that rises by this factor by itself is a reason to look at more calls at once. The other side may allow
-more now, and the calls that there are gain little from it. A smaller factor looks more often because of
-noise."""
+"""If the rate rises by this factor without a change of the number of calls, the tuner probes upwards at once. The
+store may now allow more calls, although the present calls gain little from that. A smaller factor makes the tuner
+react to noise."""
 
-# -- how many calls at a time: what is measured
+# -- what the tuner measures
 
 INTERVAL_SECONDS: Final = 0.01
-"""How long an interval lasts at least. The clock of a loop may tick in milliseconds."""
+"""Minimum length of an interval. The clock of a loop may tick in milliseconds."""
 IDLE_SHARE: Final = 0.25
-"""The share of the workers' time that may be spent at rest in an interval that counts."""
+"""An interval counts only if workers were parked for at most this share of their time."""
 HUNGRY_SHARE: Final = 0.05
 """More calls are tried only if the consumer waits for at least this share of the time. A lower value adds calls
-that can gain less than that. A higher one misses calls that would pay."""
+that can gain less than that. A higher value misses calls that would pay."""
 FED_SHARE: Final = 0.01
-"""Fewer calls are tried only if the consumer waits for less than this share of the time."""
+"""Fewer calls are tried only if the consumer waits for at most this share of the time."""
 SPARE_FACTOR: Final = 2.0
-"""How many times the average number of calls in flight to keep, if there are more. Closer to 1, calls that take
-longer for a while keep the consumer waiting. Higher, more calls begin at once when the consumer makes room."""
+"""The tuner keeps at most this many times the average number of calls in flight. With a value closer to 1, the
+consumer waits when calls become slower for a while. With a higher value, more calls begin at once when the
+consumer makes room."""
 EASE_ITEMS: Final = 512
-"""How many items must pass before fewer calls are tried. The queue to the consumer is filled in one go and
-emptied in another, and an average over less than both is wrong."""
+"""Minimum number of items before fewer calls are tried. The queue to the consumer fills and empties in turns, so
+an average over less than both is wrong."""
 PATIENCE_FACTOR: Final = 64
-"""How many times as many items must pass at most, after fewer calls were too few."""
+"""Each time fewer calls were too few, twice as many items must pass before the next try, up to this many times
+as many."""
 STEP_SECONDS: Final = 1.0
-"""How long a step of training is assumed to last before one was seen. A higher value makes fewer calls for a first
-batch that needs many rounds of them, and that batch comes later. With 0.5, 1 and 2 s, the first batch of 1,024
-reads of 50 ms takes 0.96, 1.36 and 1.61 s, and 128, 64 and 32 calls are in flight."""
+"""Assumed duration of a training step before one was seen. With a higher value, a first batch that needs many
+rounds of calls gets fewer calls, and comes later. With 0.5, 1 and 2 s, the first batch of 1,024 reads of 50 ms
+takes 0.96, 1.36 and 1.61 s, and 128, 64 and 32 calls are in flight."""
 RETURN_FACTOR: Final = 16
-"""By what each batch that was taken divides the shortest step that is believed. With a lower value, a consumer
-that always waits gets its calls later. With a higher one, a queue of two batches passes for two short steps."""
+"""Each batch that the consumer takes divides the shortest step that is believed by this factor. With a lower
+value, a consumer that always waits gets its calls later. With a higher value, a queue of two batches looks like
+two short steps."""
 WINDOW_BATCHES: Final = 8
-"""How many batches the consumer takes from one mark to the next. With fewer, a short step passes for the
+"""Number of batches that the consumer takes between two marks. With fewer, one short step is taken for the
 average. With more, it takes longer to see that steps have become shorter."""
 
 # -- worker processes, and the end of a run
 
 ARENA_START_BYTES: Final = 1 << 20
-"""How large a new arena of shared memory is. The system gives memory only for what is written to."""
+"""Size of a new arena of shared memory. The system provides memory only for the pages that are written to."""
 ARENA_KEEP_BYTES: Final = 16 << 20
-"""An arena that grew beyond this shrinks again when what is written no longer needs it."""
+"""An arena that grew beyond this size shrinks again when it is no longer needed."""
 ARENA_ARRAY_BYTES: Final = 4096
-"""Arrays with fewer bytes than this are pickled with the rest. A buffer of its own costs 2 us more."""
+"""Arrays of fewer bytes than this are pickled with the rest. A separate buffer costs 2 us more."""
 WORKER_IDLE_SECONDS: Final = 300.0
-"""How long an idle worker process is kept. With less, training pays a new start after a validation that takes
-longer. With more, memory is held that nobody may need again: some 100 MB for each worker that imports a
+"""How long an idle worker process is kept. With less, training has to start new ones after a validation that takes
+longer. With more, memory is held that may never be needed again: about 100 MB for each worker that imports a
 framework. joblib's pool waits as long."""
 WORKER_EXIT_SECONDS: Final = 5.0
-"""How long worker processes may take to end when told to. Functions registered with `atexit` run meanwhile. Then
-they are killed."""
+"""How long worker processes may take to end when told to. After that they are killed. Functions registered with
+`atexit` run during this time."""
 KILLED_SECONDS: Final = 0.5
-"""How long killed worker processes, and tasks that were cancelled again, may take to be gone."""
+"""How long a run waits for worker processes that it has killed, and for tasks that it has cancelled again."""
 NOTICED_SECONDS: Final = 0.1
-"""Closing a feed is reported if it holds up a loop for longer. It is the limit of asyncio's debug mode. With
-less, a pipeline that closes as it should would be reported."""
+"""Closing a feed is reported if it blocks a loop for longer than this, which is the limit of asyncio's debug mode.
+With less, pipelines that close as they should would be reported."""
 CLOSED_LOOP_CANCELLATIONS: Final = 100
-"""How often a coroutine is cancelled that awaits again, if its loop is closed. With more, one that never ends
-holds up the closing of its loop for longer. With less, the `finally` of one with many waits is left in the
-middle."""
+"""How many times a coroutine of a closed loop is cancelled, if it awaits again each time. With more, a coroutine
+that never ends blocks the closing of its loop for longer. With less, a `finally` block with many awaits is not
+completed."""

@@ -1,4 +1,4 @@
-"""What the queue to the consumers knows of them: who waits, what they have got, and which epochs they want."""
+"""The handoff's records of its consumers: which of them wait, what they have taken, and which epochs they want."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 
 
 class Delivered:
-    """What consumers have got, and what that frees."""
+    """Counts the items that consumers have taken, and the bytes that this frees."""
 
     __slots__ = ("booked", "count", "left_bytes", "nbytes")
 
     def __init__(self) -> None:
         self.count = 0
-        """How many items were delivered."""
+        """Number of items that were delivered."""
         self.nbytes = 0
-        """What they weighed."""
+        """Bytes of these items."""
         self.left_bytes = 0
-        """What those weighed that were left out with the rest of an epoch."""
+        """Bytes of items that were dropped with the rest of an epoch, or at a stop."""
         self.booked = 0
-        """How many bytes of both the budget knows of."""
+        """How many of all these bytes the budget has been told of."""
 
     @property
     def unbooked(self) -> int:
-        """How many bytes are free, and the budget does not know it."""
+        """Number of freed bytes that the budget has not been told of."""
         return self.nbytes + self.left_bytes - self.booked
 
     def book(self) -> int:
-        """Return the same, and count on it that the budget is told."""
+        """Return `unbooked`, and count these bytes as booked. The caller must tell the budget."""
         freed = self.unbooked
         self.booked += freed
         return freed
 
 
 class EpochGate:
-    """Which epochs a queue holds, and which are wanted: by numbers counted from the first of the run."""
+    """Which epochs a queue holds, and which are wanted. They are numbered from the first epoch of the run."""
 
     __slots__ = ("coming", "front", "queued_ends", "wanted")
 
@@ -43,11 +43,11 @@ class EpochGate:
         self.front = 0
         """The epoch of the item in front."""
         self.coming = 0
-        """The epoch of the item that is put next."""
+        """The epoch of the next item that is put."""
         self.wanted = 0
         """The first epoch that is still wanted."""
         self.queued_ends = 0
-        """How many ends of epochs are queued."""
+        """Number of ends of epochs in the queue."""
 
     def pass_end(self) -> None:
         """Note that the end of an epoch was taken from the queue."""
@@ -56,21 +56,22 @@ class EpochGate:
 
 
 class Waiters:
-    """The consumers that wait, on threads and on the loop; woken in the order in which they came."""
+    """The consumers that wait, on threads and on the loop. They are woken first come, first served."""
 
     __slots__ = ("sleepers", "threads")
 
     def __init__(self) -> None:
         self.threads: deque[Any] = deque()
-        """A locked lock for each thread that waits. A condition variable is written in Python: an interrupt in the
-        middle of its wait makes it release a lock that it does not have."""
+        """A locked lock for each thread that waits. A condition variable would be unsafe. It is Python code: an
+        interrupt in the middle of its `wait` makes it release a lock that it does not hold."""
         self.sleepers: deque[asyncio.Future[None]] = deque()
+        """A future for each task that waits."""
 
     def __bool__(self) -> bool:
         return bool(self.threads or self.sleepers)
 
     def wake(self, count: int | None) -> None:
-        """Wake as many consumers as there are items for, or all."""
+        """Wake up to `count` threads and up to `count` tasks. None wakes all."""
         for _ in range(len(self.threads) if count is None else min(count, len(self.threads))):
             self.threads.popleft().release()
         woken = 0
@@ -81,6 +82,6 @@ class Waiters:
                 woken += 1
 
     def forget_done(self) -> None:
-        """Forget tasks that were woken or closed."""
+        """Remove the futures of tasks that were woken or closed."""
         for sleeper in [each for each in self.sleepers if each.done()]:
             self.sleepers.remove(sleeper)

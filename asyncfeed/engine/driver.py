@@ -1,4 +1,4 @@
-"""A thread with an event loop of its own, for a run whose consumer has none."""
+"""The background thread and event loop of a run whose consumer has no loop."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from asyncfeed.engine.run import Run
 log = logging.getLogger("asyncfeed")
 
 EXIT = "the interpreter exits"
-"""Why a run was stopped at exit."""
+"""The reason given for a stop at exit."""
 
 
 class Driver:
-    """A background thread with a loop of its own, for consumers that have none."""
+    """A background thread that drives the event loop of one run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.thread = threading.Thread(target=self._drive, name=f"{run.name}-loop", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Ctrl-C may interrupt this, and finds a run that can be stopped."""
-        # At exit daemon threads are frozen where they stand; the run is to close what it opened before that.
+        """Start the thread. If Ctrl-C interrupts this, the run can still be stopped."""
+        # At exit Python freezes daemon threads. The run must close what it opened before that.
         atexit.register(self._at_exit)
         try:
             self.thread.start()
@@ -41,11 +41,11 @@ class Driver:
         asyncio.set_event_loop(loop)
         try:
             loop.run_until_complete(self.run.begin())
-        except BaseException as error:  # noqa: BLE001 - no consumer may wait for a loop that is gone
+        except BaseException as error:  # noqa: BLE001 - no consumer may wait for a loop that has ended
             self.run.handoff.finish(fault(error))
         finally:
             try:
-                leftover = asyncio.all_tasks(loop)  # what the user's functions started on this loop
+                leftover = asyncio.all_tasks(loop)  # tasks that the user's functions started on this loop
                 for task in leftover:
                     task.cancel()
                 if leftover:
@@ -58,7 +58,7 @@ class Driver:
                 atexit.unregister(self._at_exit)
 
     def join(self) -> None:
-        """Wait until the run has closed everything; a little longer than it waits itself."""
+        """Wait until the run has closed everything, at most 1 s longer than its grace."""
         if self.run.forked or self.thread is threading.current_thread():
             return
         self.thread.join(self.run.grace.seconds + 1.0)
@@ -69,10 +69,10 @@ class Driver:
             self.run.threads.join(0.1)
 
     async def join_async(self) -> None:
-        """Do the same from an event loop, without holding it up."""
+        """Do what `join` does from an event loop, without blocking it."""
         await asyncio.get_running_loop().run_in_executor(None, self.join)
 
     def _at_exit(self) -> None:
         self.run.request_stop(EXIT)
-        if self.thread.ident is not None:  # or else another thread is starting it, and it finds itself stopped
+        if self.thread.ident is not None:  # else another thread is just starting it, and the run will see the stop
             self.join()

@@ -1,4 +1,4 @@
-"""Where a step's results go: through the algorithms that follow it, into the next channel."""
+"""Sends the results of a step through the algorithms that follow it, into the next channel."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from asyncfeed.stages.steps import Algorithm, Chunk
 
 
 class Sink(Protocol):
-    """What takes chunks: a channel, or the handoff to the consumer."""
+    """Where an emitter puts chunks: a channel, or the handoff to the consumer."""
 
     async def put(self, chunk: Chunk) -> None:
-        """Queue a chunk, then wait until there is room for another."""
+        """Queue a chunk, and wait until there is room for another one."""
         ...
 
     def __len__(self) -> int: ...
@@ -27,8 +27,8 @@ class Sink(Protocol):
 class TransformLink:
     """One algorithm at its place in the stream.
 
-    `level` is the number of `repeat`s before it: it flushes where an epoch of that level ends, and `top` says
-    that no `repeat` follows, so when the algorithm wants no more the stream ends here.
+    `level` is the number of `repeat`s before the algorithm. The algorithm flushes at the end of each epoch of that
+    level. `top` says that no `repeat` follows: when the algorithm is done, the stream ends.
     """
 
     __slots__ = ("algorithm", "ended", "epochs", "held", "held_bytes", "level", "skipping", "top")
@@ -46,10 +46,10 @@ class TransformLink:
 
 
 class Watch:
-    """Sees to it that an endless `repeat` gets somewhere: a pass that lets no item through fails the stream.
+    """Fails the stream if a pass of an endless `repeat` has no items, because such a run would never end.
 
-    It stands where the `repeat` does, of which `level` is the number. What `unwanted` names was cut by a stage
-    further on, and may well be empty.
+    It is placed after the `repeat` of this `level`. A pass may be empty if `unwanted` says that a later stage cut
+    it short.
     """
 
     __slots__ = ("_came", "_ended", "_unwanted", "_what", "level")
@@ -62,15 +62,15 @@ class Watch:
         self._came = False
 
     def look(self, chunk: Chunk) -> Chunk:
-        """Return the chunk, or the failure in its place."""
+        """Return the chunk, or a failure in place of it."""
         self._came = self._came or bool(chunk.items)
         boundary = chunk.boundary
         if boundary is None:
             return chunk
-        # A deeper end ends the repeat from outside, so it is not endless there.
+        # At a deeper end something outside, such as a `take` in an outer `repeat`, has ended this `repeat`.
         stuck = boundary.depth == self.level and not self._came and not self._unwanted(self._ended)
         self._ended.note(boundary)
-        if boundary.ends(self.level):  # any other ends an epoch within the pass
+        if boundary.ends(self.level):  # any other boundary ends an epoch inside the pass
             self._came = False
         if not stuck:
             return chunk
@@ -79,18 +79,19 @@ class Watch:
 
 
 class Emitter:
-    """The way out of a step.
+    """Sends what a step has made.
 
-    `skip` is called with a level and how many of its epochs have ended, where a stage wants no more of the
-    epoch: the steps before it then stop producing for it.
+    `skip(level, ended)` is called when an algorithm needs no more items of an epoch: an epoch of this `level`,
+    before which `ended` epochs have ended. The earlier steps then stop producing for that epoch.
 
-    A failure is raised if and only if it would be with one epoch alone. Invariants:
+    A failure is raised if and only if it would be raised in a run of its epoch alone. Invariants:
 
-    * A failure stands in its place in the stream. A step that has sent one sends nothing after it, unless it is
-      told to skip that epoch: then it goes on with the end of the epoch (`Step.halted`).
-    * What ends an epoch early (a `take`, a shorter input of a `zip`) tells all before it to skip the epoch, and
-      lets no failure of it pass. So it does not matter how far was read ahead, or which of the two came first.
-    * Every other failure comes to the consumer, and ends the run.
+    * A failure has its place in the stream. A step that has sent a failure sends nothing after it. If the step is
+      told to skip that epoch, it continues with the end of the epoch (`Step.halted`).
+    * A stage that ends an epoch early (a `take`, a `zip` with a shorter input) tells all earlier steps to skip the
+      epoch, and drops every failure of it. So the result does not depend on how far the steps had read ahead, nor
+      on which came first, the failure or the end.
+    * Every other failure reaches the consumer, and ends the run.
     """
 
     def __init__(
@@ -107,12 +108,12 @@ class Emitter:
         self.finished = False
 
     async def start(self) -> None:
-        """End the stream at once where a stage wants nothing at all (`take(0)`)."""
+        """End the stream at once if an algorithm needs no items at all (`take(0)`)."""
         if any(isinstance(link, TransformLink) and link.algorithm.done and link.top for link in self._links):
             await self.send(Chunk([], (), END_OF_STREAM))
 
     async def send(self, chunk: Chunk) -> None:
-        """Pass a chunk on; afterwards `finished` tells whether anything more is wanted."""
+        """Send a chunk. Afterwards `finished` says whether the stream has ended."""
         for link in self._links:
             chunk = link.look(chunk) if isinstance(link, Watch) else self._through(link, chunk)
         if chunk.ends_stream:
@@ -122,8 +123,8 @@ class Emitter:
         elif chunk.nbytes:
             self._budget.charge(-chunk.nbytes)
         if not chunk.items and not chunk.ends_stream:
-            # No queue has filled, so nothing has made this step wait: a source whose items are all left out would
-            # keep the loop to itself.
+            # Nothing was queued, so nothing has made this step wait. Without this, a source whose items are all
+            # left out would block the loop.
             await asyncio.sleep(0)
 
     def _through(self, link: TransformLink, chunk: Chunk) -> Chunk:
@@ -142,7 +143,7 @@ class Emitter:
                 link.skipping = True
                 self._skip(link.level, link.ended)
         if link.skipping:
-            failure = None  # nobody wants what failed
+            failure = None  # no later stage needs the item that failed
         if failure is None and boundary is not None and boundary.ends(link.level):
             link.skipping = False
             link.ended += 1
@@ -154,13 +155,13 @@ class Emitter:
                 items, positions = items + more, join(positions, places)
         if len(items) != len(positions):
             raise PipelineError(
-                f"{type(algorithm).__name__} returned {len(items)} items with {len(positions)} positions; each "
-                "item must have one"
+                f"{type(algorithm).__name__} returned {len(items)} items with {len(positions)} positions; return "
+                "one position for each item"
             )
         return Chunk(items, positions, boundary, failure, self._released(link))
 
     def _released(self, link: TransformLink) -> int:
-        """Return the bytes that leave the algorithm: its share of items no longer held."""
+        """Return the bytes that leave the algorithm with the items that it no longer holds."""
         keeps = link.algorithm.held
         leaves = link.held_bytes if not keeps else link.held_bytes * (link.held - keeps) // max(1, link.held)
         link.held = keeps

@@ -1,14 +1,15 @@
-"""Which epoch a place in the stream is in: counted per `repeat`, so read-ahead cannot change it.
+"""The numbers of epochs. They are counted per `repeat`, so reading ahead cannot change them.
 
-Each `repeat` has a counter, which starts at 0 with each pass of the next `repeat`. The number of an epoch is read
-off the counters as off an odometer: `repeat(3).repeat(2)` gives 0 to 5. Invariants:
+Each `repeat` has a counter of its passes, which starts at 0 in each pass of the next `repeat`. The number of an
+epoch is read off these counters as off an odometer: `repeat(3).repeat(2)` gives 0 to 5. Invariants:
 
-* The number follows from the description alone: which pass of each `repeat` this is. It does not matter where a
-  `take` cut the passes before, nor how far the source had read when it heard of that.
-* The number of an epoch is the one that the same stages have when they are reached by number (`Repeated`).
+* The number follows from the description alone. It does not depend on where a `take` cut the earlier passes short,
+  or on how far the source had read when it was told.
+* An epoch has the same number as in the same stages reached by number (`Repeated`).
 * A run that is opened with `epoch=k` has the numbers of pass k of one more `repeat` around all of it.
 
-An endless `repeat` has no last number, so it is given `ENDLESS` of them if a `repeat` follows that starts it anew.
+An endless `repeat` has no last number. If another `repeat` follows and starts it anew, each of its passes is given
+`ENDLESS` numbers.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from collections.abc import Sequence
 from asyncfeed.epoch_end import END_OF_STREAM, EpochEnd, epoch_end
 
 ENDLESS = 10**9
-"""How many numbers an endless repeat takes. Fewer would let two of its passes share one; decimal, so that a reader
-of a message sees both counters: epoch 2000000005 is pass 5 of the endless repeat in pass 2 around it."""
+"""How many numbers an endless repeat is given. If it has more passes than this, two epochs share a number. It is a
+power of ten, so both counters can be read in a message: epoch 2000000005 is pass 5 of the endless repeat, in pass
+2 of the outer one."""
 
 
 class EpochCounter:
-    """The counters of the `repeat`s after a stage, the nearest first, and of the runs."""
+    """The counters of the `repeat`s after a stage, nearest first, and of the runs."""
 
     def __init__(self, repeats: Sequence[int | None], run: int = 0, level: int | None = None) -> None:
         """Begin the first epoch.
 
-        `repeats` are the counts; None means for ever. `run` says how many runs went before. Each of them counts as
-        a pass of the repeat at `level`, by default of one more around all of them.
+        Args:
+            repeats: The number of passes of each `repeat`; None is endless.
+            run: The number of earlier runs.
+            level: Each earlier run counts as a pass of the `repeat` at this level. By default it counts as a pass
+                of one more `repeat` around all of them.
         """
         self._repeats = repeats
         self._passes = [0] * len(repeats)
@@ -40,9 +45,9 @@ class EpochCounter:
         self.number = self._base
 
     def end(self, skipping: int = 0) -> EpochEnd:
-        """End a pass over the source; return which epochs end with it.
+        """End a pass over the source. Return the end, which says which epochs end with the pass.
 
-        A pass that is cut short by a stage at level `skipping` ends the epochs below that, too.
+        If a stage at level `skipping` cut the pass short, all epochs below that level end, too.
         """
         level = skipping
         while level < len(self._repeats) and self._passes[level] + 1 == self._repeats[level]:
@@ -53,7 +58,7 @@ class EpochCounter:
         return epoch_end(level)
 
     def go_on(self, depth: int) -> None:
-        """Begin the epoch after an end of this depth: the next pass at that level, the first at those below."""
+        """Begin the epoch after an end of this depth: the next pass at that level, and the first one below it."""
         self._passes[:depth] = [0] * depth
         self._passes[depth] += 1
         passes = zip(self._passes, self._weights, strict=False)
@@ -61,7 +66,7 @@ class EpochCounter:
 
 
 class EpochsEnded:
-    """How many epochs have ended, at each level."""
+    """Counts the epochs that have ended, at each level."""
 
     __slots__ = ("_counts",)
 
@@ -69,16 +74,16 @@ class EpochsEnded:
         self._counts = [0] * (levels + 1)
 
     def copy(self) -> EpochsEnded:
-        """Return the same counts, to go on from."""
+        """Return a copy that counts on by itself."""
         same = EpochsEnded(0)
         same._counts = self._counts.copy()
         return same
 
     def count(self, level: int) -> int:
-        """Return how many epochs of this level have ended."""
+        """Return the number of epochs of this level that have ended."""
         return self._counts[level]
 
     def note(self, boundary: EpochEnd) -> None:
-        """Count the epochs that end here."""
+        """Count the epochs that end at this boundary."""
         for level in range(min(boundary.depth + 1, len(self._counts))):
             self._counts[level] += 1

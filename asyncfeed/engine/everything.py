@@ -1,6 +1,6 @@
-"""All that a run may need: importing this imports it, so that no run imports or looks up anything on its loop.
+"""Imports all modules that a run may need, so that no run imports or looks up anything on its loop.
 
-`engine/ready.py` imports it on a thread. It takes 50 to 100 ms, of which the engine is two thirds.
+`engine/ready.py` imports this module on a thread. That takes 50 to 100 ms, two thirds of it for the engine.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from asyncfeed.machine import usable_cores, usable_memory
 
 __all__ = ["asyncfeed", "numpy", "optree"]
 
-usable_memory()  # what it finds is kept: it reads files of the system
+usable_memory()  # these two read files of the system, and cache what they find
 usable_cores()
 
 COMPLETE = True
-"""The last line: a module that has it has done all of the above."""
+"""Set on the last line, so a module that has this name is completely imported."""

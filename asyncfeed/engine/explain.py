@@ -1,4 +1,4 @@
-"""`explain`: how a description runs, in words."""
+"""`explain`: describes in words how a pipeline will run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = {"async": "calls on the loop", "thread": "threads", "process": "processes
 
 
 def explain(description: Description, memory_limit: int) -> str:
-    """Return one line for each part of a run, in the order of the items."""
+    """Return one line for each part of a run, from the source to the consumer."""
     arranged = arrange(description.stages)
     indexed, folded, rest = reached(description.source, arranged)
     lines = []
@@ -37,10 +37,10 @@ def explain(description: Description, memory_limit: int) -> str:
         steps = [_step(each) for each in node.steps()]
         lines.append((str(node), "; ".join(steps)))
     room, fixed = prefetched(description)
-    lines.append(("-> consumer", f"up to {room} ready" + ("" if fixed else ", fewer where they are large")))
+    lines.append(("-> consumer", f"up to {room} ready" + ("" if fixed else ", fewer if they are large")))
     width = max(len(name) for name, _ in lines)
     text = "\n".join(f"{name:<{width}}  {how}" for name, how in lines)
-    return f"{text}\nmemory: at most {memory_limit:,} bytes in flight, for all of it together"
+    return f"{text}\nmemory: at most {memory_limit:,} bytes in flight in the whole run"
 
 
 def _step(step: Step) -> str:
@@ -57,4 +57,4 @@ def _step(step: Step) -> str:
         calls = f"up to {FLAT_CALLS if step.concurrency == 'auto' else step.concurrency} {MANY[step.kind]}"
     else:
         calls = f"1 to {AsyncCalls.most if step.kind == 'async' else ThreadCalls.most} {MANY[step.kind]}"
-    return f"{calls}, {'in order' if step.ordered else 'as they come'}"
+    return f"{calls}, {'in order' if step.ordered else 'as they finish'}"

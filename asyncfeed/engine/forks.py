@@ -1,11 +1,11 @@
-"""Whether this is a forked process. Each draw of a run asks, and a number is read quicker than a process asks."""
+"""Counts forks. Each draw checks for a fork, and reading a variable is faster than asking for the process id."""
 
 from __future__ import annotations
 
 import os
 
 count = 0
-"""How many forks lie between this process and the one that imported this."""
+"""Number of forks between this process and the one that imported this module."""
 
 
 def _forked() -> None:
@@ -13,5 +13,5 @@ def _forked() -> None:
     count += 1
 
 
-if hasattr(os, "register_at_fork"):  # or else there is no fork
+if hasattr(os, "register_at_fork"):  # a system without this function cannot fork
     os.register_at_fork(after_in_child=_forked)

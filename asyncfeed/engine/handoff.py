@@ -1,7 +1,8 @@
-"""Where the consumer takes the batches: on another thread, or on the loop of the run.
+"""The handoff: the last queue of a run, from which consumers take batches.
 
-The loop puts, any number of consumers take, each item goes to exactly one. The two are the same queue under the
-same lock; they differ in how a consumer waits.
+The loop of the run puts items. Any number of consumers take them, on other threads or on that loop. Each item goes
+to exactly one consumer. Threads and tasks take from the same queue under the same lock. They differ only in how
+they wait.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from asyncfeed.stages.steps import Chunk
 
 
 class Handoff(Metered):
-    """The last queue of a run: bounded by `room` items, ended once.
+    """The last queue of a run. It holds at most `room` items, and ends once.
 
-    Unless the bound is `fixed`, it holds fewer where they are large: two, and more only up to 1 MB together.
-    What has been put is always delivered, then comes the failure or the end. `stop` ends it at once.
+    Unless the bound is `fixed`, the queue holds fewer items if they are large: two, and more only up to 1 MB
+    together. All queued items are delivered, and then the failure or the end. A stop ends the queue at once.
 
-    A consumer may ask for the items of one epoch (`asyncfeed/epochs.py`). The ends of epochs are then queued, too:
+    A consumer may ask for the items of one epoch (`asyncfeed/epochs.py`). Then the ends of epochs are queued, too:
 
     * An item is only given to a consumer of its own epoch.
-    * The end of an epoch stays in front until `go_to` a later one: all who draw from that epoch find it.
-    * Nothing of an epoch before the one that was gone to is queued.
-    * A failure ends the run once a consumer asks for it: all may leave its epoch before.
+    * The end of an epoch stays in front until `go_to` a later epoch. So all consumers of that epoch see it.
+    * No item of an epoch before the one of `go_to` is queued.
+    * A failure ends the run only when a consumer asks for the failed item. Until then all consumers may leave the
+      epoch of that item.
 
-    Most items are taken while more are ready behind them. Nothing changes then but the counts: no consumer is
-    woken, nobody begins to wait, no epoch ends, and the loop need not be told. `_easy` is how many items in front
-    are like that, or fewer; every change of the queue keeps it so.
+    Most items are taken while more are ready behind them. Taking such an item changes only the counts: no consumer
+    is woken or begins to wait, no epoch ends, and the loop need not be told. `_easy` is at most the number of such
+    items in front. Each change of the queue must keep it so.
     """
 
     def __init__(self, room: int, loop: asyncio.AbstractEventLoop, budget: Budget, *, fixed: bool = True) -> None:
@@ -47,7 +49,7 @@ class Handoff(Metered):
         self.stopped: str | None = None
         self.ended = False
         self.over: asyncio.Future[None] = loop.create_future()
-        """Done when nothing more comes: the run may stop."""
+        """Done when the queue has ended, so that the run may stop."""
         self.delivered = Delivered()
         self.epoch_level: int | None = None
         """The level of the epochs that the consumer asks for; None if it asks for none."""
@@ -58,19 +60,19 @@ class Handoff(Metered):
         self._loop = loop
         self._budget = budget
         self._needy = budget.waiting
-        """Those that wait for memory: they are to hear of what was taken."""
+        """The waits for memory. If there are any, the loop must be told what consumers have freed."""
         self._items: deque[tuple[Any, int, bool]] = deque()
-        """Each item, its bytes, and False; or None, 0 and True for the end of an epoch."""
+        """(item, bytes, False), or (None, 0, True) for the end of an epoch."""
         self._easy = 0
-        """How many items in front can be taken without a further look: see above."""
+        """Number of items in front that can be taken without further checks: see above."""
         self._gate = Gate()
         self._full = False
         self._waking = False
         self._low = room // 2
-        """How few are left when the loop is woken to bring more."""
+        """The low-water mark: when this few items are left in a full queue, the loop is woken to put more."""
 
     def __len__(self) -> int:
-        """Return how many items wait for the consumer."""
+        """Return the number of items and ends of epochs that are queued."""
         return len(self._items)
 
     @property
@@ -81,7 +83,7 @@ class Handoff(Metered):
     # -- the run's side, on its loop
 
     async def put(self, chunk: Chunk) -> None:
-        """Queue a chunk's items as there is room for them; note the end or the failure that comes with it."""
+        """Queue the items of a chunk as room permits, and then its end or failure."""
         items = chunk.items
         share = chunk.nbytes // max(1, len(items))
         room = self._most if self._fixed else max(2, min(self._most, READY_BYTES // max(1, share)))
@@ -109,21 +111,21 @@ class Handoff(Metered):
             await self._wait_for_room()
         self._budget.charge(share * place - chunk.nbytes)
         if unwanted:
-            await asyncio.sleep(0)  # nothing else lets the loop tell the source to skip the rest of the epoch
+            await asyncio.sleep(0)  # the only chance for the loop to tell the source to skip the rest of the epoch
         if chunk.ends_stream or (chunk.failure is not None and await self._comes_to_end()):
             self.finish(chunk.failure)
         elif self.epoch_level is not None and chunk.ends_epoch(self.epoch_level):
             await self._put_end(room)
 
     async def _comes_to_end(self) -> bool:
-        """Wait until a consumer asks for what failed; return False if all have left its epoch before that."""
+        """Wait until a consumer asks for the failed item. Return False if all have left its epoch before that."""
         while self.epoch_level is not None:
             with self._lock:
                 if self._epochs.coming < self._epochs.wanted:
                     return False
                 if self.waiting and not self._items:
                     break
-                self._low, self._full = 0, True  # so that whoever takes the last item, or waits, wakes the loop
+                self._low, self._full = 0, True  # so a consumer that takes the last item, or waits, wakes the loop
                 self._count_easy()
             await self._gate.wait()
         return True
@@ -134,7 +136,7 @@ class Handoff(Metered):
         self.settle()
 
     async def _put_end(self, room: int) -> None:
-        """Queue the end of an epoch; it takes a place, or epochs without items would be queued without end."""
+        """Queue the end of an epoch. It takes up room, so that epochs without items do not fill the memory."""
         with self._lock:
             if self._epochs.coming < self._epochs.wanted:
                 self._epochs.front += 1
@@ -148,7 +150,7 @@ class Handoff(Metered):
         await self._wait_for_room()
 
     def finish(self, failure: Failure | None = None, stopped: str | None = None) -> None:
-        """End the queue, once: after what is in it, or at once where it was stopped."""
+        """End the queue, once: after the items that it holds, or at once if `stopped` says why it was stopped."""
         with self._lock:
             if self.ended:
                 return
@@ -159,21 +161,21 @@ class Handoff(Metered):
                 self._clear()
             self._waiters.wake(None)
         if not self.over.done():
-            with suppress(RuntimeError):  # the loop has closed: nobody waits for it any more
+            with suppress(RuntimeError):  # the loop is closed, so no task waits for it
                 self.over.set_result(None)
 
     def cut(self, reason: str) -> None:
-        """Give out nothing more, also of what is queued already. `finish` then wakes those who wait.
+        """Give out no more items, not even those already queued. `finish` then wakes the consumers that wait.
 
-        Takes no lock, so it may be called anywhere: by the garbage collector or in a signal's handler too,
-        where this thread may have the lock.
+        This takes no lock, because the garbage collector or a signal handler may call it on a thread that holds
+        the lock.
         """
         if self.stopped is None:
             self._cut_at = self._meter.now()
             self.stopped = reason
 
     def clear(self, *, wait: bool = True) -> None:
-        """Let go of what was queued when it was cut; without `wait`, only if the lock is free: see `cut`."""
+        """Drop the queued items after a `cut`. Without `wait`, only if the lock is free."""
         if self._lock.acquire(blocking=wait):
             try:
                 self._clear()
@@ -187,7 +189,7 @@ class Handoff(Metered):
         self._end_seen()
 
     def _gone(self, woken: bool) -> None:
-        """Forget a consumer that was closed; wake another in its place if it was woken."""
+        """Forget a consumer whose coroutine was closed. If it had been woken for an item, wake another one."""
         with self._lock:
             if woken:
                 self._waiters.wake(1)
@@ -195,17 +197,17 @@ class Handoff(Metered):
             self._turn()
 
     def freed(self) -> int:
-        """Return what consumers have freed since this was last asked."""
+        """Return how many bytes consumers have freed since the last call."""
         with self._lock:
             return self.delivered.book()
 
     def in_flight(self, known: int) -> int:
-        """Return how many of the bytes that the budget knows of have not left yet; for any thread."""
+        """Return how many of the `known` bytes of the budget are still in flight. Any thread may call this."""
         with self._lock:
             return max(0, known - self.delivered.unbooked)
 
     def settle(self) -> None:
-        """Book what consumers have freed, and go on where there is room again."""
+        """Tell the budget what consumers have freed, and wake `put` if there is room again."""
         with self._lock:
             self._waking = False
             room = self._full and len(self._items) <= self._low
@@ -229,7 +231,7 @@ class Handoff(Metered):
         self._meter.turn(READY if ready else ASKED if self._waiters else NEITHER)
 
     def _pop(self, epoch: int | None) -> tuple[bool, Any]:
-        """Take an item under the lock: (True, item), or (False, None) where there is none yet."""
+        """Take an item, under the lock. Return (True, item), or (False, None) if none is ready."""
         if epoch is not None and epoch < self._epochs.wanted:
             raise StopIteration
         if self.stopped is not None:
@@ -239,7 +241,7 @@ class Handoff(Metered):
         while self._items and self._items[0][2]:
             if epoch is not None:
                 raise StopIteration
-            self._items.popleft()  # who draws from all epochs goes on to the next
+            self._items.popleft()  # a consumer of all epochs goes on to the next one
             epochs = self._epochs
             epochs.pass_end()
             epochs.wanted = max(epochs.wanted, epochs.front)
@@ -267,9 +269,9 @@ class Handoff(Metered):
         return item
 
     def go_to(self, epoch: int) -> bool:
-        """Give out nothing more of earlier epochs; return whether more of them is on the way.
+        """Give out no more items of epochs before `epoch`. Return whether more of these items are on the way.
 
-        For any thread. Consumers of an earlier epoch who wait come to its end.
+        Any thread may call this. Consumers that wait for an item of an earlier epoch get the end of their epoch.
         """
         with self._lock:
             epochs = self._epochs
@@ -287,7 +289,7 @@ class Handoff(Metered):
         return more
 
     def _count_easy(self) -> None:
-        """Count the items that can be taken without a further look, after a change of the queue."""
+        """Set `_easy`, after a change of the queue."""
         count = len(self._items) - (self._low + 1 if self._full and not self._waking else 1)
         if count > 0 and self._epochs.queued_ends:
             first = next(place for place, each in enumerate(self._items) if each[2])
@@ -295,16 +297,17 @@ class Handoff(Metered):
         self._easy = max(0, count) if self._meter.running else 0
 
     def _must_settle(self) -> bool:
-        """Return whether the loop waits for what a consumer has just freed; asked under the lock."""
+        """Return whether the loop must be told what a consumer has just freed. To be called under the lock."""
         if self._waking:
             return False
         self._waking = (self._full and len(self._items) <= self._low) or bool(self._needy)
         return self._waking
 
     def take(self, epoch: int | None = None) -> Any:
-        """Take the next item, on any thread but the loop's; raise `StopIteration` at the end, also of an `epoch`.
+        """Take the next item, on any thread except the loop's.
 
-        The wait has no time-out: on the main thread Ctrl-C interrupts it.
+        Raises `StopIteration` at the end of the stream, or of the `epoch`. The wait has no time-out. On the main
+        thread Ctrl-C interrupts it.
         """
         with self._lock:
             if (
@@ -330,8 +333,8 @@ class Handoff(Metered):
                     if found:
                         wake = self._must_settle()
                         break
-                    # The end of an epoch may have made room. And Ctrl-C may have come between noting that the
-                    # loop is woken and waking it.
+                    # Taking the end of an epoch may have made room. And in an earlier call, Ctrl-C may have come
+                    # between setting `_waking` and waking the loop.
                     again = self._must_settle() or self._waking
                     waiter = threading.Lock()
                     waiter.acquire()
@@ -349,7 +352,7 @@ class Handoff(Metered):
         return item
 
     def _withdraw(self, waiter: Any) -> None:
-        """Let a thread wait no longer; if it was woken for an item, that is another's now."""
+        """Remove a thread from the waiters. If it was already woken for an item, wake another consumer."""
         with self._lock:
             if waiter in self._waiters.threads:
                 self._waiters.threads.remove(waiter)
@@ -358,11 +361,11 @@ class Handoff(Metered):
             self._turn()
 
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
-        """Take up to `most` items that are here already, as far as they have `nbytes` together.
+        """Take up to `most` items that are ready, and up to `nbytes` bytes together.
 
-        Never more than a sixteenth of the memory limit, as what was taken is not counted any more. For any thread
-        but the loop's. Waits for nothing and raises nothing: the end, a failure or a stop is for the next who
-        takes one.
+        The bytes are at most a sixteenth of the memory limit, because items that were taken are no longer counted.
+        Any thread except the loop's may call this. It does not wait and raises nothing: the next `take` gets the
+        end, the failure or the stop.
         """
         taken: list[Any] = []
         nbytes = min(nbytes, self._budget.limit // 16)
@@ -379,13 +382,14 @@ class Handoff(Metered):
         return taken
 
     def _call_settle(self) -> None:
-        with suppress(RuntimeError):  # the loop has closed: nobody waits for room any more
+        with suppress(RuntimeError):  # the loop is closed, so no step waits for room
             self._loop.call_soon_threadsafe(self.settle)
 
     async def take_async(self, epoch: int | None = None) -> Any:
-        """Take the next item on the loop of the run; raise `StopAsyncIteration` at the end, or that of an `epoch`.
+        """Take the next item, on the loop of the run.
 
-        The item is taken in the step that returns it: a wait that is cancelled loses nothing.
+        Raises `StopAsyncIteration` at the end of the stream, or of the `epoch`. The item is taken in the same step
+        of the task that returns it, so a wait that is cancelled loses no item.
         """
         with self._lock:
             if (
@@ -407,7 +411,7 @@ class Handoff(Metered):
             with self._lock:
                 self._waiters.sleepers.append(sleeper)
                 self._turn()
-            if self._must_settle():  # the end of an epoch may have made room
+            if self._must_settle():  # taking the end of an epoch may have made room
                 self.settle()
             try:
                 await sleeper
@@ -417,12 +421,13 @@ class Handoff(Metered):
                         self._waiters.sleepers.remove(sleeper)
                         self._turn()
                     elif not sleeper.cancelled():
-                        self._waiters.wake(1)  # it was woken for an item: that is another's now
+                        self._waiters.wake(1)  # it was already woken for an item, so wake another consumer
                 raise
             except BaseException:
-                # The coroutine is closed, maybe by the garbage collector, and this thread may have the lock.
+                # The coroutine is being closed, perhaps by the garbage collector on a thread that holds the lock.
+                # So the loop does the rest.
                 woken = not sleeper.cancel()
-                with suppress(RuntimeError):  # the loop has closed
+                with suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._gone, woken)
                 raise
         if self._must_settle():

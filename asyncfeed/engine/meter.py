@@ -1,15 +1,15 @@
-"""Who waits for whom: the time of a run, as its consumers see it.
+"""Measures how long consumers wait for data, and data for consumers.
 
-From the first draw on, each moment belongs to one of three:
+From the first draw on, a run is always in one of three states:
 
-| | data is ready | a consumer asks |
+| state | data is ready | a consumer waits |
 |---|---|---|
 | READY: data waits for the trainer | yes | no |
 | ASKED: the trainer waits for data | no | yes |
 | NEITHER: both work | no | no |
 
-A consumer that finds data takes it at once, so both together do not last. The clock is read only when one changes
-into another: a consumer that always finds data costs nothing here.
+A consumer takes ready data at once, so there is no state in which both wait. The clock is read only when the state
+changes, so a consumer that always finds data costs nothing here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEITHER, READY, ASKED = range(3)
 
 
 class Meter:
-    """Adds up the time in each state; the caller holds a lock."""
+    """Adds up the time in each state. The caller must hold a lock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -44,13 +44,13 @@ class Meter:
             self._since = self._clock()
 
     def restart(self) -> None:
-        """Forget what was, as if this were the first draw."""
+        """Forget the times so far, as if this were the first draw."""
         if self.running:
             self._spent = [0.0, 0.0, 0.0]
             self._since = self._clock()
 
     def turn(self, state: int) -> None:
-        """Note a state; costs little if it is the one that lasts."""
+        """Note the current state. This is cheap if the state has not changed."""
         if state == self._state:
             return
         if self.running:
@@ -64,14 +64,14 @@ class Meter:
         return self._clock()
 
     def end(self, at: float | None = None) -> None:
-        """Note that the consumers saw the end, now or at an earlier time; from then on the time stands still."""
+        """Note that the consumers saw the end, now or at an earlier time. The times no longer grow after it."""
         if self.running:
             self._spent[self._state] += max(0.0, (self._clock() if at is None else at) - self._since)
             self.running = False
         self._over = True
 
     def times(self) -> tuple[float, float, float]:
-        """Return the seconds since the first draw, those in ASKED, and those in READY."""
+        """Return the seconds since the first draw, the seconds in ASKED, and the seconds in READY."""
         spent = self._spent.copy()
         if self.running:
             spent[self._state] += self._clock() - self._since
@@ -79,39 +79,39 @@ class Meter:
 
 
 class Metered:
-    """The part of the last queue of a run that bridges use, to say when the trainer has what they drew."""
+    """The timekeeping part of the handoff. Bridges use it to say when the trainer has taken what they drew."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.ends_elsewhere = False
-        """Whether a bridge draws: the trainer sees the end later than the bridge does."""
+        """Whether a bridge is the consumer, so that the trainer sees the end later than the consumer does."""
         self._lock = threading.Lock()
         self._meter = Meter(clock)
         self._cut_at: float | None = None
-        """When it was stopped. A run that had ended by then has no loop left to note it."""
+        """The time of the stop. It is kept, because a run that has ended has no loop left to note the end."""
         self._held = 0
 
     def times(self) -> tuple[float, float, float]:
-        """Return the seconds since the first draw, and how long consumers and data waited: see `FeedStats`."""
+        """Return the seconds since the first draw, and those that consumers and data waited: see `FeedStats`."""
         with self._lock:
             if self._cut_at is not None and not self.ends_elsewhere:
                 self._meter.end(self._cut_at)
             return self._meter.times()
 
     def hold(self) -> None:
-        """Note that a bridge waits for the trainer to take what it has drawn: the data is still ready."""
+        """Note that a bridge waits for the trainer to take a batch. The batch counts as ready data until then."""
         with self._lock:
             self._held += 1
             self._turn()
 
     def let_go(self) -> None:
-        """Note that the trainer has taken what a bridge held."""
+        """Note that the trainer has taken the batch that a bridge held."""
         with self._lock:
             self._held -= 1
             self._turn()
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Do both around a wait."""
+        """Call `hold` and `let_go` around a wait."""
         self.hold()
         try:
             yield
@@ -119,7 +119,7 @@ class Metered:
             self.let_go()
 
     def restart(self) -> None:
-        """Count the time from now on: the trainer begins after a bridge has looked at the first item."""
+        """Count the time from now on. A bridge that has looked at the first item calls this for the trainer."""
         with self._lock:
             self._meter.restart()
 
@@ -133,5 +133,5 @@ class Metered:
 
 
 def clock_of(loop: AbstractEventLoop) -> Callable[[], float]:
-    """Return the clock of a loop, or a real one if that of the loop stands still within a turn."""
+    """Return the clock of a loop; a real clock if the loop is not asyncio's and may stop its own during a turn."""
     return loop.time if isinstance(loop, BaseEventLoop) else perf_counter

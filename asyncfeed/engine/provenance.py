@@ -1,4 +1,4 @@
-"""Where items come from: the position of an item tells its epoch, its ordinal in it, and its name."""
+"""Provenance: how the position of an item becomes its epoch, its ordinal in the epoch, and its name."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from asyncfeed.stages.steps import MemberError
 from asyncfeed.trees import find_files
 
 _CONTROL = (StopIteration, StopAsyncIteration, asyncio.CancelledError, GeneratorExit)
-"""What Python takes for the end of a loop or a task: an item's error must not pass for that."""
+"""Exceptions that mean to Python the end of a loop or a task. The error of an item must not be taken for that."""
 UNSIZED = 1 << 48
-"""How many numbers an epoch has if the number of its items is not known: more than anybody can read."""
+"""How many numbers an epoch is given if its number of items is not known: more items than any run can read."""
 
 
 def is_own_cancellation(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return whether an exception was thrown into `task` from outside, not raised by what the task called."""
+    """Return whether an exception was thrown into `task` from outside, and not raised by code that it called."""
     if isinstance(error, GeneratorExit):
-        # Its coroutine is being closed, which a step of the task itself cannot do.
+        # The task's coroutine is being closed. Only other code can do that: a task cannot close its own coroutine.
         try:
             return asyncio.current_task() is not task
         except RuntimeError:  # no loop runs
@@ -29,24 +29,23 @@ def is_own_cancellation(error: BaseException, task: asyncio.Task[Any] | None) ->
 
 
 def raise_if_cancelled() -> None:
-    """Raise where the current task was cancelled and what it awaited has kept that to itself.
+    """Raise `CancelledError` if the current task was cancelled and a function that it awaited swallowed that.
 
-    A function that swallows `CancelledError` (`asyncio.wait_for` does on Python 3.11, at times) must not keep
-    the run from stopping.
+    Such a function must not keep the run from stopping. `asyncio.wait_for` of Python 3.11 sometimes is one.
     """
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # the loop is closed, and the task ends without it
+    except RuntimeError:  # the loop is closed, and the run cancels the task's coroutine without the loop
         raise asyncio.CancelledError from None
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
 class Provenance:
-    """The numbers of one source: one for each item of all its epochs, and the way back from it.
+    """The numbers of one source: one for each item of all its epochs.
 
-    Items carry a position, which all else is derived from. Each epoch has as many numbers as the source has
-    items, or `UNSIZED` if that is not known, so a division finds the epoch.
+    Each item carries only its position. Each epoch has as many numbers as the source has items, or `UNSIZED` if
+    that is not known. So a division of the position gives the epoch and the ordinal.
     """
 
     def __init__(self, size: int | None, name: Callable[[int, int], str] | None) -> None:
@@ -58,7 +57,7 @@ class Provenance:
         return epoch * self._size
 
     def epoch(self, position: Position) -> int:
-        """Return the epoch of an item; for a group, that of its first member."""
+        """Return the epoch of an item. For a group, this is the epoch of its first member."""
         return first_number(position) // self._size
 
     def ordinal(self, position: Position) -> Position:
@@ -66,7 +65,7 @@ class Provenance:
         return in_epoch(position, self._size)
 
     def name(self, position: Position) -> str:
-        """Return what the item of this position is called."""
+        """Return the name of the item at this position."""
         return name(position, self._name_number)
 
     def _name_number(self, number: int) -> str:
@@ -74,13 +73,13 @@ class Provenance:
         return self._name(epoch, place) if self._name else f"number {place}"
 
     def failure(self, error: BaseException, stage: str, position: Position, item: Any = None) -> Failure:
-        """Return what is known about a failed item, and note it on the exception."""
+        """Return the `Failure` of an item, and add it to the exception as a note."""
         if isinstance(error, MemberError):
             position, item = member(position, error.member), item[error.member]
             stage, error = error.stage, error.error
         if isinstance(error, _CONTROL):
-            # As itself it would end the consumer's loop or task in silence; PEP 479 does the same.
-            cause, error = error, RuntimeError(f"{stage} raised {type(error).__name__} of its own")
+            # Raised as it is, it would end the consumer's loop or task silently. PEP 479 wraps it in the same way.
+            cause, error = error, RuntimeError(f"{stage} raised {type(error).__name__}: catch it in the function")
             error.__cause__ = cause
         files = find_files(item)
         key = ", ".join(files) if files else self.name(position)
@@ -92,7 +91,7 @@ class Provenance:
 
 
 class ItemPlace:
-    """Where one item stands, for functions that ask: a `Place`. Nothing is worked out before it is asked."""
+    """The `Place` of one item, for functions that need it. Epoch, ordinal and name are computed when asked for."""
 
     __slots__ = ("_position", "_provenance")
 
@@ -111,5 +110,5 @@ class ItemPlace:
         return self._provenance.ordinal(self._position)
 
     def name(self, number: int | None = None) -> str:
-        """Return what the item is called or, for a batch, what its member of this number is called."""
+        """Return the name of the item, or of the member with this number in a batch."""
         return self._provenance.name(self._position if number is None else member(self._position, number))

@@ -1,4 +1,4 @@
-"""A thread that takes batches out of a feed and puts them where another framework waits for them."""
+"""A thread that takes batches from a feed and puts them into a queue of another framework."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class Pump:
-    """Calls `put(batch)` for each batch, on a daemon thread of its own, then `done(error)`.
+    """Calls `put(batch)` for each batch, and then `done(error)`, on a daemon thread.
 
-    `put` may block outside Python. `done` gets None at the end of the batches, or else what taking or putting
-    one raised; it runs on the thread and is the last thing there, so it must not raise. The thread ends when
-    the batches do, so whoever has no more use for it stops the feed, and makes a `put` that blocks raise.
+    `put` may block outside Python. `error` is None at the end of the batches, or the exception of taking or
+    putting a batch. `done` is the last call on the thread, so it must not raise. The thread ends when the batches
+    end. To end it earlier, stop the feed, and make a blocked `put` raise.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class Pump:
         try:
             for batch in self._batches:
                 self._put(batch)
-                del batch  # not to be held while the next one is waited for
-        except BaseException as raised:  # noqa: BLE001 - it is handed on, whatever it is
+                del batch  # free it before the wait for the next batch
+        except BaseException as raised:  # noqa: BLE001 - `done` gets it
             error = raised
         try:
             self._done(error)

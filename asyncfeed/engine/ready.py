@@ -1,4 +1,4 @@
-"""Importing the engine without holding up the caller's loop."""
+"""Imports the engine without blocking the caller's loop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ EVERYTHING = "asyncfeed.engine.everything"
 
 
 def is_ready() -> bool:
-    """Return whether a run finds imported whatever it needs; half imported, on another thread, is not."""
+    """Return whether all modules that a run needs are imported. An import that another thread has begun is not."""
     return hasattr(sys.modules.get(EVERYTHING), "COMPLETE")
 
 
 async def get_ready() -> None:
-    """Import whatever a run needs, on a thread; once in a process."""
+    """Import all modules that a run needs, on a thread. Later calls in the process find them imported."""
     await asyncio.get_running_loop().run_in_executor(None, import_module, EVERYTHING)

@@ -1,4 +1,4 @@
-"""A queue in the middle of a description: the step of `prefetch` where more stages follow."""
+"""The step of a `prefetch` in the middle of a description."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from asyncfeed.engine.operators.step import Step, StepSpec
 
 
 class RelayStep(Step):
-    """Passes chunks on; what counts is the channel in front of it."""
+    """Passes chunks on. The queue of the `prefetch` is the channel in front of this step."""
 
     def __init__(self, spec: StepSpec, inbox: Channel) -> None:
         super().__init__(spec)
         self._inbox = inbox
 
     def start(self) -> None:
-        """Start the task that passes on."""
+        """Start the task that passes chunks on."""
         self.task(self._relay(), "relay")
 
     def drop(self) -> None:
-        """Forget what is queued."""
+        """Drop all queued chunks."""
         self._inbox.clear()
 
     async def _relay(self) -> None:

@@ -1,14 +1,16 @@
-"""The readers of one run: made when a file of their store is first read, shared by its stages, closed with it.
+"""The readers of one run, one for each store.
 
-An `AsyncReader` is opened on the run's loop, in a task of the run. Threads that read with it wait for such a task.
+A reader is made when a file of its store is first read. All stages of the run share it, and it is closed when the
+run ends. An `AsyncReader` is opened on the run's loop, in a task of the run. A thread that reads with it waits for
+such a task.
 
 Invariants:
 
 * `AsyncReader.open` is called at most once for each store. If it was called, `close` or `abandon` is called once.
-* Whoever waits for a reader on a thread gets an answer, however the run ends: the task that would give it is
-  cancelled with the run, and `abandon` answers if the loop is closed before its time.
-* `closing` is called when no task of the run is left but those that do not end. So no reader is closed while it is
-  used, unless the grace is over.
+* A thread that waits for a reader always gets an answer. If the run ends, the task that would answer is cancelled,
+  and its end answers. If the loop is closed before the run has ended, `abandon` answers.
+* `closing` is called when all tasks of the run have ended, or the grace is over. So no reader is closed while it
+  is used, unless the grace is over.
 """
 
 from __future__ import annotations
@@ -42,24 +44,24 @@ class Resources:
         self._threads = threads
         self._start = start
         self._lock = threading.RLock()
-        """One that a thread may take twice: the garbage collector may call `abandon` on a thread that has it."""
+        """Reentrant, because the garbage collector may call `abandon` on a thread that holds the lock."""
         self._readers: dict[Store | None, Reader] = {}
-        """What is called on threads."""
+        """For calls on threads."""
         self._on_loop: dict[Store | None, AsyncReader] = {}
-        """What is called on the loop."""
+        """For calls on the loop."""
         self._opened: list[_OnLoop] = []
-        """Those whose reader has been told to open; changed on the loop only."""
+        """The readers whose `open` was called. Only the loop changes this list."""
         self._answers: set[_Answer[Any]] = set()
-        """What threads wait for."""
+        """The answers that threads wait for."""
         self._ended = False
 
     def reader(self, store: Store | None) -> Reader:
-        """Return the reader of a store, to be called on a thread."""
+        """Return the reader of a store, for calls on a thread."""
         reader = self._readers.get(store)
         return self._make(store)[0] if reader is None else reader
 
     async def async_reader(self, store: Store | None) -> AsyncReader:
-        """Return the same, open, to be called on the loop."""
+        """Return the reader of a store, for calls on the loop. It is open."""
         reader, on_loop = self._make(store)
         if isinstance(reader, _OnLoop):
             await self._open(reader)
@@ -81,12 +83,12 @@ class Resources:
         return self._threads.submit(getattr(fn, "__name__", "a read"), fn, *args)
 
     async def _open(self, shared: _OnLoop) -> None:
-        """Wait until a reader is open; the first that asks has it opened."""
+        """Wait until a reader is open. The first call starts the task that opens it."""
         if shared.opening is None:
             shared.opening = self._loop.create_future()
             self._start(self._opening(shared, shared.opening), "asyncfeed: opening a store")
         if not shared.opening.done():
-            await asyncio.wait([shared.opening])  # if one is cancelled who waits, the others do not hear of it
+            await asyncio.wait([shared.opening])  # `wait`: a cancelled caller must not cancel the shared future
         shared.opening.result()
 
     async def _opening(self, shared: _OnLoop, opening: asyncio.Future[None]) -> None:
@@ -96,7 +98,7 @@ class Resources:
             await shared.reader.open()
         except BaseException as error:
             opening.set_exception(_as_failure(error))
-            opening.exception()  # or else asyncio says that nobody has asked for it
+            opening.exception()  # otherwise asyncio logs that the exception was never retrieved
             if is_own_cancellation(error, task):
                 raise
         else:
@@ -105,7 +107,7 @@ class Resources:
     # -- threads that wait for the loop
 
     def wait(self, shared: _OnLoop, call: Call[T]) -> T:
-        """Call a reader on the loop, and return what comes of it; on a thread."""
+        """Call a reader on the loop, and return its result. A thread calls this, and blocks."""
         answer: _Answer[T] = _Answer()
         with self._lock:
             if self._ended:
@@ -113,16 +115,16 @@ class Resources:
             self._answers.add(answer)
         try:
             self._loop.call_soon_threadsafe(self._ask, shared, call, answer)
-        except RuntimeError:  # the loop has closed
+        except RuntimeError:  # the loop is closed
             self._give(answer, None, _gave_up())
         self._threads.park(answer.given)
         return answer.take()
 
     def _ask(self, shared: _OnLoop, call: Call[T], answer: _Answer[T]) -> None:
         if answer not in self._answers:
-            return  # the run has ended meanwhile
+            return  # the run has ended, and `abandon` has answered
         task = self._start(self._answer(shared, call, answer), "asyncfeed: reading")
-        # A task that is cancelled before its first step does nothing at all.
+        # A task that is cancelled before its first step runs none of its code, so its end must answer.
         task.add_done_callback(lambda _: self._give(answer, None, _gave_up()))
 
     async def _answer(self, shared: _OnLoop, call: Call[T], answer: _Answer[T]) -> None:
@@ -144,7 +146,7 @@ class Resources:
     # -- the end
 
     def closing(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what closes the readers: a coroutine for each that may have something open."""
+        """Return a coroutine for each reader that must be closed."""
         blocking, opened = self._end()
         closes = [shared.reader.close for shared in opened]
         closes += [partial(self._threads.run, "closing a reader", each.close) for each in blocking]
@@ -153,23 +155,23 @@ class Resources:
     async def _close(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await close()
-        except Exception as error:  # noqa: BLE001 - nobody waits for the run any more
+        except Exception as error:  # noqa: BLE001 - no consumer waits for the run any more
             complain(self._loop, "a reader", error)
 
     def abandon(self) -> None:
-        """Let go of all that `closing` was not called for; on any thread, and the loop may be closed already."""
+        """Release the readers that `closing` did not take. Any thread may call this; the loop may be closed."""
         blocking, opened = self._end()
         for answer in list(self._answers):
             self._give(answer, None, _gave_up())
         for let_go in [*(shared.reader.abandon for shared in opened), *(each.close for each in blocking)]:
             try:
                 let_go()
-            except Exception as error:  # noqa: BLE001 - the others are to be let go of, too
+            except Exception as error:  # noqa: BLE001 - the other readers must be released, too
                 complain(self._loop, "a reader", error)
-        self._start = _refuse  # it holds the run, which holds this
+        self._start = _refuse  # `_start` refers to the run, and the run to this object: break the cycle
 
     def _end(self) -> tuple[list[Reader], list[_OnLoop]]:
-        """Return the readers that have something to close, and make no more."""
+        """Return the readers that must be closed, and make no more readers."""
         with self._lock:
             self._ended = True
             blocking = [each for each in self._readers.values() if each.closes]
@@ -179,10 +181,10 @@ class Resources:
 
 
 class _Answer(Generic[T]):
-    """What a thread waits for."""
+    """The result of a reader on the loop, for a thread that waits for it."""
 
     def __init__(self) -> None:
-        self.given = threading.Lock()  # its release never waits, unlike that of a semaphore
+        self.given = threading.Lock()  # unlike a semaphore, it can be released without waiting
         self.given.acquire()
         self._found: T | None = None
         self._error: BaseException | None = None
@@ -202,13 +204,13 @@ class _Answer(Generic[T]):
 
 
 class _OnLoop(Reader):
-    """An `AsyncReader` for threads: they wait while the loop reads."""
+    """A `Reader` for threads in front of an `AsyncReader`. The thread blocks while the loop reads."""
 
     def __init__(self, resources: Resources, reader: AsyncReader) -> None:
         self._resources = resources
         self.reader = reader
         self.opening: asyncio.Future[None] | None = None
-        """Done when the reader is open; None before anybody has asked for it."""
+        """Done when the reader is open. None before the first use of the reader."""
 
     def look(self, files: Sequence[File]) -> list[File | Exception]:
         return self._resources.wait(self, lambda reader: reader.look(files))
@@ -233,5 +235,5 @@ def _gave_up() -> ClosedError:
 
 
 def _as_failure(error: BaseException) -> BaseException:
-    """Return what a thread is told: a cancellation there would mean something else."""
+    """Return the error for a waiting thread. A cancellation becomes a `ClosedError`: a thread is no task."""
     return _gave_up() if isinstance(error, (asyncio.CancelledError, GeneratorExit)) else error

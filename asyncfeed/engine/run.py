@@ -1,11 +1,11 @@
 """One run of a pipeline: a single flat group of tasks, and the one way it ends.
 
-A run ends when its handoff is over: the stream has ended, has failed, or was stopped. Then every task is
-cancelled, what was opened is closed, and busy threads are waited for. Nothing here refers to the `Feed`, so that
-dropping the last `Feed` can be seen.
+A run ends when its handoff is over: the stream has ended, has failed, or was stopped. Then the run cancels every
+task, waits for busy threads, and closes its readers. Nothing here refers to the `Feed`, so a finalizer sees when
+the last reference to the `Feed` goes.
 
-`main` cancels each task when the run stops and again when the grace is over. It says which do not end, and leaves
-them (see `run_tasks.py`).
+`main` cancels each task when the run stops, and again when the grace is over. Tasks that still do not end are
+named in a warning and left behind (see `run_tasks.py`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from asyncfeed.tasks import forget_cancellation, start_task
 _numbers = itertools.count()
 
 CLOSING = ": closing"
-"""What the name of a run's task ends in once it only closes; `asyncfeed.testing` waits for such tasks."""
+"""Suffix of the name of a run's main task while the run closes. `asyncfeed.testing` waits for such tasks."""
 
 
 class Run:
-    """A pipeline in motion on one event loop. Made anywhere, `main` runs on the loop."""
+    """One run of a pipeline on one event loop. Any thread may create it. `main` runs on the loop."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Run:
     ) -> None:
         self.loop = loop
         self._context = copy_context() if context is None else context
-        """The context variables of whoever opened the run: each task and each thread has a copy of them."""
+        """The context variables of the code that opened the run. Each task and each thread has its own copy."""
         self.name = f"asyncfeed-{next(_numbers)}"
         self._forks = forks.count
         self.budget = Budget(memory_limit)
@@ -71,11 +71,11 @@ class Run:
         self.start, self.cancel_task, self.in_peace = self.tasks.start, self.tasks.cancel_task, self.tasks.in_peace
         self.threads = Threads(loop, self.name, self._context)
         self.resources = Resources(loop, self.threads, self.start)
-        """What files are read with. It is closed when all tasks and threads have ended."""
+        """The readers of files. They are closed when all tasks and threads have ended."""
         self._context.run(scope.current.set, self.resources)
         self.processes: list[Processes] = []
         self.crossings = SlowPaths()
-        """What a bridge counts."""
+        """Counts how often a bridge took a slower path."""
         self.slow_paths = [self.crossings]
         room, fixed = prefetched(description)
         self.handoff = Handoff(room, loop, self.budget, fixed=fixed)
@@ -87,7 +87,7 @@ class Run:
         self.grace = Grace(loop, grace)
         self._cancelled: asyncio.CancelledError | None = None
         self._found: tuple[tuple[str, int], ...] | None = None
-        """What the stages came to, once the run has ended."""
+        """The final concurrency of each stage; None while the run goes on."""
         self._watch: weakref.finalize[[], Any] | Watch | None = None
         self._hold: Hold | None = None
         self._abandoned = False
@@ -99,7 +99,7 @@ class Run:
         return self.handoff.times()[1]
 
     def taken(self) -> int:
-        """Return how many batches, or other items of the last stage, the consumer has taken so far."""
+        """Return the number of batches, or other items of the last stage, that the consumer has taken so far."""
         return self.handoff.delivered.count
 
     def shown(self) -> Shown:
@@ -113,32 +113,34 @@ class Run:
 
     def _task_ended(self, task: asyncio.Task[None], asked: bool) -> None:
         if task.cancelled() and not (self.tasks.stopping or asked):
-            # Not by us: its items would be missing, and the consumer would wait for ever.
+            # Other code cancelled the task. Its items would be missing, and the consumer would wait for ever.
             self.handoff.finish(stopped=f"{task.get_name()!r} was cancelled from outside the feed")
         elif not task.cancelled() and (error := task.exception()) is not None:
             self._broke(error)
 
     def _broke(self, error: BaseException) -> None:
-        """Hand what a task raised to the consumer; report it where the consumer hears of something else."""
+        """Hand a task's exception to the consumer. If it gets another one, report this one to the loop."""
         if not self.tasks.stopping:
             self.handoff.finish(fault(error))
         failure = self.handoff.failure
         if failure is not None and error is failure.error:
             return
-        if not isinstance(error, (KeyboardInterrupt, SystemExit)):  # the task has raised these through the loop
+        if not isinstance(error, (KeyboardInterrupt, SystemExit)):  # asyncio has raised these out of the loop
             context = {"message": f"{self.name}: an error while it was stopping", "exception": error}
             self.loop.call_exception_handler(context)
 
     # -- the consumer's hold
 
     def watch(self, owner: object, gone: Callable[[], object], *, driven: bool) -> None:
-        """Call `gone` when nobody holds `owner` any more, unless the run has ended by then.
+        """Call `gone` when the last reference to `owner` goes, unless the run has ended by then.
 
-        What Python keeps for that would keep the run too, and with it a failure, the frames that the failure came
-        through, and the owner, which one of them holds: a ring that no garbage collector could see.
+        `unwatch` must undo this at the end of the run. Python's registry of finalizers refers to the run. A failed
+        run refers to its failure, the failure to its frames, and one of these frames to the owner. So the owner
+        would never be freed.
 
-        A run that is `driven` by a thread of its own calls it there. The thread that lets go is often the main
-        thread. With uvloop it runs no Python for this: an interrupt raised in such a callback would be dropped.
+        If the run is `driven` by a background thread, `gone` is called on that thread. The last reference often
+        goes on the main thread, and Python drops an interrupt that is raised in a weakref callback. With uvloop no
+        Python code runs on the main thread for this.
         """
         if driven:
             self._watch = watch(owner, partial(self.loop.call_soon_threadsafe, gone))
@@ -147,7 +149,7 @@ class Run:
             self._watch.atexit = False
 
     def unwatch(self) -> None:
-        """Watch nobody any more."""
+        """Undo `watch`, and let the loop hold the run no more."""
         watched, self._watch = self._watch, None
         if isinstance(watched, weakref.finalize):
             watched.detach()
@@ -157,7 +159,7 @@ class Run:
     # -- running
 
     def begin(self) -> asyncio.Task[None]:
-        """Start `main` on the running loop, as a task of its own: no failure cancels the consumer's."""
+        """Start `main` as a separate task on the running loop, so that no failure cancels the consumer's task."""
         task = self._context.run(start_task, self.loop, self.main(), loop=self.loop, name=self.name)
         task.add_done_callback(self._main_ended)
         self._hold = Hold(self.loop, partial(self._abandon, weakref.ref(task)))
@@ -172,14 +174,14 @@ class Run:
         else:
             self.handoff.finish(fault(error))
         self.unwatch()
-        # asyncio keeps a weak reference to each task that it knows of. Python runs code when such a task goes, and
+        # asyncio keeps a weak reference to each registered task. When such a task goes, Python runs a callback. It
         # drops an interrupt that is raised there.
         asyncio._unregister_task(task)  # noqa: SLF001 - documented, for those who extend asyncio
 
     async def main(self) -> None:
-        """Run to the end, or until `stop`; returns when everything is closed, or the grace is over.
+        """Run until the handoff is over. Return when everything is closed, or when the grace is over.
 
-        A cancellation stops the run like everything else that does. It is raised when all is closed.
+        A cancellation stops the run, too. `main` raises it again after everything is closed.
         """
         shared_pool().opened(self.budget.limit)
         try:
@@ -188,9 +190,9 @@ class Run:
                     step.start()
                 await self._wait(self.handoff.over)
                 await self._end()
-            except GeneratorExit:  # the loop was closed before its time: nothing can be waited for any more
+            except GeneratorExit:  # the loop was closed before the run ended, so nothing can be awaited any more
                 raise
-            except BaseException as error:  # a fault of ours, or an interrupt that was raised here
+            except BaseException as error:  # a bug of the engine, or an interrupt that was raised here
                 self.handoff.finish(fault(error))
                 await self._end()
                 raise
@@ -204,7 +206,7 @@ class Run:
                 del cancelled
 
     async def _end(self) -> None:
-        """Cancel all tasks, wait for them and for the threads; may be called again."""
+        """Cancel all tasks, and wait for them and for the threads. This may be called again."""
         self.handoff.finish(stopped="its task was cancelled")
         if (task := asyncio.current_task()) is not None:
             task.set_name(self.name + CLOSING)
@@ -216,7 +218,7 @@ class Run:
         await self._close_readers()
 
     async def _close_readers(self) -> None:
-        """Close what files were read with, each in a task of its own, for as long as the grace allows."""
+        """Close the readers, each in its own task. Wait for them until shortly after the grace."""
         tasks = [self.tasks.start_last(each, f"{self.name}: closing a store") for each in self.resources.closing()]
         until = max(self.grace.deadline, self.loop.time()) + KILLED_SECONDS
         for task in tasks:
@@ -227,7 +229,7 @@ class Run:
                 task.cancel()
 
     async def _wait(self, future: asyncio.Future[None], until: float | None = None) -> None:
-        """Wait for this; a cancellation ends the wait, and is kept for later."""
+        """Wait for a future, or until a time of the loop's clock. A cancellation ends the wait and is kept."""
         waking = Waking(loop=self.loop)
         future.add_done_callback(waking.wake)
         timer = None if until is None else self.loop.call_at(until, waking.wake)
@@ -241,7 +243,7 @@ class Run:
                 timer.cancel()
 
     async def _idle(self) -> None:
-        """Wait for the threads, as long as the grace allows; say so where that was not enough."""
+        """Wait for the threads until the grace is over. If some are still busy, report them."""
         await self._threads_idle(self.grace.deadline)
         if self.threads.busy:
             if self._kill():
@@ -256,28 +258,28 @@ class Run:
     def _cancel(self) -> None:
         """Cancel all tasks."""
         self.tasks.stop()
-        # A worker whose function keeps the cancellation to itself finds nothing more to do.
+        # A worker whose function swallows the cancellation then finds no more items.
         for step in self.steps:
             step.drop()
         for each in self.processes:
             each.stop(self.threads)
 
     def _is_overdue(self) -> None:
-        """Say what does not end by itself; cancel it again, and soon wait no longer for it."""
+        """Report the tasks and threads that have not ended, cancel the tasks again, and soon stop waiting."""
         self._report_stuck()
         self.grace.then(KILLED_SECONDS if self.tasks.cancel_again() else 0.0, self.tasks.wait_no_longer)
 
     def _kill(self) -> bool:
-        """Kill the worker processes that have not ended; return whether there were any."""
-        return bool([each for each in self.processes if each.kill()])  # asks all of them
+        """Kill the worker processes that have not ended. Return whether there were any."""
+        return bool([each for each in self.processes if each.kill()])  # a list, because `any` would stop early
 
     def _close(self) -> None:
-        self.resources.abandon()  # what could not be closed, as the loop is gone
+        self.resources.abandon()  # the readers that could not be closed because the loop is closed
         self.threads.close()
         self.grace.cancel()
         self.handoff.finish(stopped="it has ended")
         self._found = self._concurrency()
-        if not self.tasks.left:  # one that is left may yet go on, and is to find that there is nothing more to do
+        if not self.tasks.left:  # a task that is left may go on, and still needs its step to find it has no work
             for step in self.steps:
                 step.release()
         self.steps = []
@@ -289,11 +291,11 @@ class Run:
         self.unwatch()
 
     def _report_stuck(self) -> None:
-        """Say, once, what does not stop: which thread or task, and where it stands."""
-        # A thread that waits for a process that is killed returns.
+        """Report, once, the threads and tasks that do not end, with their stacks."""
+        # If worker processes were killed, the threads that wait for them return. So these are not reported.
         found = [] if self._kill() else self.threads.stuck()
         for task in self.tasks.left:
-            if task.done():  # an interrupt may have kept it from us
+            if task.done():  # an interrupt may have dropped the callback that removes the task
                 continue
             where = io.StringIO()
             task.print_stack(file=where)
@@ -301,7 +303,7 @@ class Run:
         self.grace.report(self.name, found)
 
     def go_to_epoch(self, epoch: int) -> None:
-        """Leave what is left of the epochs before this one, counted from the first of the run; from any thread."""
+        """Skip the rest of the epochs before `epoch`, counted from the run's first. Any thread may call this."""
         if self.handoff.go_to(epoch) and not self.handoff.ended:
             with suppress(RuntimeError):  # the loop has closed, so the run has ended
                 self.loop.call_soon_threadsafe(self._skip_epoch, epoch - 1)
@@ -312,7 +314,7 @@ class Run:
             self.steps[-1].skip(level, epoch)
 
     def request_stop(self, reason: str) -> None:
-        """Stop; from any thread or signal handler, and from the garbage collector, any number of times."""
+        """Stop the run. Any thread, signal handler or finalizer may call this, any number of times."""
         if self.forked:
             return
         self.handoff.cut(reason)
@@ -326,7 +328,7 @@ class Run:
         self.handoff.clear()
 
     def _abandon(self, main: Callable[[], asyncio.Task[None] | None] = lambda: None) -> None:
-        """Let go of everything, without the loop: it was closed. See `closed_loop`."""
+        """Release everything without the loop, because the loop was closed: see `closed_loop`."""
         self.handoff.cut("its event loop was closed")
         self.handoff.clear(wait=False)
         if self._abandoned or self._found is not None or self.forked:
@@ -338,17 +340,17 @@ class Run:
             each.stop(self.threads)
         unwind(self.name, self.tasks.take_left())
         close_main(main())
-        if self._found is None:  # it had not begun
+        if self._found is None:  # `main` had not begun, so `_close` was not called
             self.resources.abandon()
             self.unwatch()
 
     @property
     def forked(self) -> bool:
-        """Whether this is another process, which has the run's objects, but not its threads."""
+        """Whether this process is a fork, which has the run's objects but not its threads."""
         return self._forks != forks.count
 
     def stats(self) -> FeedStats:
-        """Return what has happened so far."""
+        """Return the figures of the run so far."""
         handoff = self.handoff
         seconds, consumer_waited, data_waited = handoff.times()
         return FeedStats(

@@ -1,8 +1,9 @@
 """The tasks of one run: a single flat group, and the one way they end.
 
-The group is no `asyncio.TaskGroup`, which waits for ever for a task that never ends: one whose function refuses
-to, or one whose next step was lost (see `waking.py`). Each task is cancelled when the run stops, and again when
-the grace is over. Then nobody waits for it any more.
+The group is no `asyncio.TaskGroup`, because that waits for ever for a task that never ends. A task never ends if
+its function swallows cancellations, or if the loop lost the task's next step (see `waking.py`). Each task is
+cancelled when the run stops, and again when the grace is over. After that the run does not wait for the task any
+more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from asyncfeed.tasks import forget_cancellation, start_task
 
 
 class RunTasks:
-    """Starts tasks and cancels them; `ended` is called with each that has ended, and whether it was told to."""
+    """Starts and cancels the tasks of a run.
+
+    `ended(task, asked)` is called when a task has ended. `asked` says whether the task was told to end.
+    """
 
     def __init__(
         self,
@@ -26,38 +30,40 @@ class RunTasks:
         ended: Callable[[asyncio.Task[None], bool], None],
     ) -> None:
         self.left: set[asyncio.Task[None]] = set()
-        """Those that have not ended."""
+        """The tasks that have not ended."""
         self.stopping = False
-        """Whether all are to end, also those that start from now on."""
+        """Whether all tasks must end, including those that start from now on."""
         self.none_left: asyncio.Future[None] = loop.create_future()
-        """Done when no task is left that is worth waiting for."""
+        """Done when all tasks have ended, or when the run stops waiting for the others."""
         self._loop = loop
         self._context = context
         self._ended = ended
         self._asked: set[asyncio.Task[None]] = set()
-        """Those that were asked to end: each once, so that what they close is closed in peace."""
+        """The tasks that were told to end. Each is told once, because a second cancellation would interrupt what
+        the task closes after the first."""
         self._closing: set[asyncio.Task[None]] = set()
         self._postponed: set[asyncio.Task[None]] = set()
-        """Those that were asked while they close something, and hear of it afterwards."""
+        """The tasks that were told to end while they were closing something. They are cancelled after that."""
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a task; nothing of it runs before this returns."""
+        """Start a task. It takes its first step after this returns."""
         task = self._add(coroutine, name)
         if self.stopping:
-            self.cancel_task(task)  # the others have been
+            self.cancel_task(task)  # `stop` has cancelled the tasks that existed then
         return task
 
     def start_last(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a task that belongs to the end of the run, which only its caller cancels."""
+        """Start a task that belongs to the end of the run. `stop` does not cancel it; its caller may."""
         task = self._add(coroutine, name)
         self._asked.add(task)
         return task
 
     def _add(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        # A task copies the context it is made in. That may be a worker's, which its function may have changed.
+        # A task copies the context it is created in. Here that may be the context of a worker, whose function may
+        # have changed variables. So the task is created in the context of the run.
         task = self._context.run(start_task, self._loop, coroutine, loop=self._loop, name=name)
-        # It is ended by the run alone, in order. A loop that shuts down cancels all that it knows of, also what is
-        # just closing a file or a connection.
+        # Only the run ends this task. A loop that shuts down cancels all registered tasks, even a task that is
+        # closing a file or a connection.
         asyncio._unregister_task(task)  # noqa: SLF001 - documented, for those who extend asyncio
         self.left.add(task)
         task.add_done_callback(self._task_ended)
@@ -72,7 +78,7 @@ class RunTasks:
             self.wait_no_longer()
 
     def cancel_task(self, task: asyncio.Task[None]) -> None:
-        """Cancel a task that is not needed any more; once, and not while it closes what it has opened."""
+        """Cancel a task that is not needed any more: once, and not while it closes what it has opened."""
         if task in self._asked or task.done():
             return
         self._asked.add(task)
@@ -83,7 +89,7 @@ class RunTasks:
 
     @contextmanager
     def in_peace(self) -> Iterator[None]:
-        """Keep the run from cancelling the current task, for as long as the grace allows."""
+        """Keep `cancel_task` from interrupting the current task. `cancel_again` interrupts it after the grace."""
         task = None if self._loop.is_closed() else asyncio.current_task()
         if task is None:
             yield
@@ -98,34 +104,35 @@ class RunTasks:
                 task.cancel()
 
     def stop(self) -> None:
-        """Cancel all tasks, and those that start later."""
+        """Cancel all tasks, including those that start later."""
         self.stopping = True
         for task in list(self.left):
             self.cancel_task(task)
 
     def cancel_again(self) -> bool:
-        """Cancel those that have not ended, whatever they close; return whether there are any."""
-        self.left = {task for task in self.left if not task.done()}  # an interrupt may have kept it from us
+        """Cancel the tasks that have not ended, even while they close something. Return whether there are any."""
+        # An interrupt may have dropped the callback that removes a task that is done.
+        self.left = {task for task in self.left if not task.done()}
         for task in self.left:
             task.cancel()
         return bool(self.left)
 
     def wait_no_longer(self) -> None:
-        """Let the run go on, whatever tasks are left."""
+        """Let the run end, even if tasks are left."""
         if not self.none_left.done():
             self.none_left.set_result(None)
 
     def take_left(self) -> set[asyncio.Task[None]]:
-        """Return those that have not ended, and forget them."""
+        """Return the tasks that have not ended, and forget them."""
         left, self.left = self.left, set()
         return left
 
     def release(self) -> None:
-        """Let go of the run, and of the context variables of whoever opened it."""
+        """Drop the references to the run, and to the context variables of the code that opened it."""
         self._context = Context()
         if not self.left:
             self._ended = _nobody_asks
 
 
 def _nobody_asks(task: asyncio.Task[None], asked: bool) -> None:
-    """Stand for the run, which has ended."""
+    """Replace the callback of a run that has ended."""

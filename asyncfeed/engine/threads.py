@@ -1,4 +1,4 @@
-"""Threads for what must not run on the loop."""
+"""The thread pool of a run, for calls that would block the loop."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ R = TypeVar("R")
 
 
 class CapacityLimiter:
-    """A part of the threads: at most `width` of them at a time, and jobs that wait for one of these.
+    """Lets at most `width` threads work on its jobs at a time, and queues the other jobs.
 
-    A thread that has done its job takes the next from here, without a turn of the loop in between.
+    A thread that has finished a job takes the next one from this queue, without a turn of the loop in between.
     """
 
     def __init__(self) -> None:
         self.width = 1
         self.busy = 0
-        """How many threads are at it, or will be at once; changed on the loop only."""
+        """Number of threads that work on these jobs, or have been given one. Only the loop changes it."""
         self.waiting: deque[_Job] = deque()
 
 
@@ -33,34 +33,34 @@ _Done = tuple["asyncio.Future[Any]", Any, BaseException | None, CapacityLimiter 
 
 
 class Threads:
-    """The threads of one run: started when needed, reused, daemons.
+    """The daemon threads of one run. They are started when needed, and reused.
 
-    The standard pool joins its threads when the interpreter exits, so one read that hangs would hold the
-    process for ever. These do not; `idle` waits for the ones that are busy, and `stuck` names them.
+    The standard pool joins its threads when the interpreter exits, so one read that hangs would keep the process
+    alive for ever. These threads do not. `idle` waits for the busy threads, and `stuck` describes them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, context: Context | None = None) -> None:
         self._loop = loop
         self._name = name
-        self._context = Context() if context is None else context  # one without variables is false
-        """What each thread begins with a copy of; nothing is copied for a job."""
+        self._context = Context() if context is None else context  # not `or`: an empty context is false
+        """Each thread begins with a copy of this context. A job gets no copy of its own."""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._busy: dict[threading.Thread, str] = {}
         self._threads: list[threading.Thread] = []
         self._pending = 0
-        """How many jobs are with a thread, or on the way to one; those that wait in a limiter are not."""
+        """Number of jobs that a thread has, or that were handed out. Jobs that wait in a limiter do not count."""
         self._parked: set[threading.Semaphore | threading.Lock] = set()
         self._done: deque[_Done] = deque()
         self._reporting = False
         self._all_idle: asyncio.Future[None] | None = None
         self._closed = False
         self.ending = False
-        """Whether nothing more is wanted: a job that has several things to do may leave the rest."""
+        """Whether the run is ending. A job of several items may then leave the rest out."""
 
     async def run(self, what: str, fn: Callable[..., R], *args: Any, limiter: CapacityLimiter | None = None) -> R:
-        """Call `fn(*args)` on a thread and return its result; `what` names the job in a report.
+        """Call `fn(*args)` on a thread and return its result. `what` names the job in a report.
 
-        Cancelling stops the waiting, not a call that has begun: its result is dropped when it comes.
+        A cancellation ends the wait, but not a call that has begun. The result of that call is dropped.
         """
         result: R = await self.submit(what, fn, *args, limiter=limiter)
         return result
@@ -68,9 +68,9 @@ class Threads:
     def submit(
         self, what: str, fn: Callable[..., Any], *args: Any, limiter: CapacityLimiter | None = None
     ) -> asyncio.Future[Any]:
-        """Start `fn(*args)` on a thread, in a `limiter` as soon as there is one for it, and return its future.
+        """Call `fn(*args)` on a thread and return its future. With a `limiter`, the call waits for a free place.
 
-        Raises `RuntimeError` if the run has ended, the interpreter ends, or the system has no more threads.
+        Raises `RuntimeError` if the run has ended, the interpreter is ending, or the system has no more threads.
         """
         if self._closed:
             raise RuntimeError("the run has ended: its threads take no more jobs")
@@ -87,7 +87,7 @@ class Threads:
         while limiter.busy < limiter.width and (job := _next(limiter)) is not None:
             try:
                 self._hand_out(job)
-            except RuntimeError as error:  # the system has no more threads, or the interpreter ends
+            except RuntimeError as error:  # the system has no more threads, or the interpreter is ending
                 job[2].set_exception(error)
                 return
             limiter.busy += 1
@@ -113,21 +113,22 @@ class Threads:
             result, error = None, None
             try:
                 result = fn(*args)
-            except BaseException as raised:  # noqa: BLE001 - it is handed on, whatever it is
+            except BaseException as raised:  # noqa: BLE001 - the future raises it
                 error = raised
             del self._busy[me]
-            # What comes into the limiter after this look finds the loop with this report still to read.
+            # A job queued after this check is safe: the loop has not processed this report yet, so it will look
+            # again.
             following = None if limiter is None else _next(limiter)
             self._done.append((future, result, error, limiter, following is not None))
             del job, fn, args, future, result, error, limiter  # an idle thread must not keep the last item alive
-            # The flag is read after the append and cleared before the queue is emptied, so either this
-            # thread wakes the loop or the loop has yet to look.
+            # This thread appends the report and then reads the flag. The loop clears the flag and then empties the
+            # queue. So either this thread wakes the loop, or the loop has yet to look at the queue.
             if not self._reporting:
                 self._reporting = True
                 try:
                     self._loop.call_soon_threadsafe(self._report)
                 except RuntimeError:
-                    return  # the loop has closed: nobody waits for this any more
+                    return  # the loop is closed, so no task waits for the result
 
     def _report(self) -> None:
         self._reporting = False
@@ -144,7 +145,7 @@ class Threads:
             if error is None:
                 future.set_result(result)
             elif isinstance(error, StopIteration):
-                # A future refuses it, as a coroutine does (PEP 479).
+                # A future accepts no StopIteration, as a coroutine raises none (PEP 479).
                 future.set_exception(_stop_iteration(error))
             else:
                 future.set_exception(error)
@@ -152,23 +153,23 @@ class Threads:
             self._all_idle.set_result(None)
 
     def park(self, room: threading.Semaphore | threading.Lock) -> None:
-        """Wait, on one of these threads, until the loop calls `unpark`: the thread is busy, but at nothing."""
+        """Block one of these threads until the loop calls `unpark`. It counts as busy, and runs nothing."""
         self._parked.add(room)
         room.acquire()
         self._parked.discard(room)
 
     def unpark(self, room: threading.Semaphore | threading.Lock) -> None:
-        """Let the thread go on that waits for this room, or the next that would."""
+        """Wake the thread that waits for `room`. If none waits yet, the next `park` returns at once."""
         self._parked.discard(room)
         room.release()
 
     @property
     def busy(self) -> bool:
-        """Whether a job is with a thread, or on its way to one."""
+        """Whether a thread has a job, or a job was handed out."""
         return self._pending > 0
 
     def idle(self) -> asyncio.Future[None]:
-        """Let the threads end what they are at, and nothing more; return what is done when none is busy."""
+        """Set `ending`, and return a future that is done when no thread is busy."""
         self.ending = True
         self._all_idle = self._loop.create_future()
         if not self._pending:
@@ -176,20 +177,20 @@ class Threads:
         return self._all_idle
 
     def close(self) -> None:
-        """Let the threads end, each when its job returns."""
+        """Tell the threads to end. Each ends when its job returns."""
         self.ending = self._closed = True
         self._context = Context()
         for _ in self._threads:
             self._jobs.put(None)
 
     def join(self, grace: float) -> None:
-        """Wait until the idle threads have ended."""
+        """Wait until the idle threads have ended, at most `grace` seconds for each."""
         for thread in self._threads:
             if thread not in self._busy:
                 thread.join(grace)
 
     def stuck(self) -> list[str]:
-        """Describe each busy thread: its name, its job, and where it stands."""
+        """Describe each busy thread: its name, its job and its stack."""
         if not self._busy:
             return []
         frames = sys._current_frames()  # noqa: SLF001 - the documented way to see another thread's stack
@@ -201,15 +202,15 @@ class Threads:
                 if thread.ident in frames
             ]
         finally:
-            frames.clear()  # it holds this very frame, and all that is in those of others
+            frames.clear()  # it refers to this frame, which would be a cycle, and to all values of other frames
 
 
 def _next(limiter: CapacityLimiter) -> _Job | None:
-    """Take a job that waits in the limiter, if its threads are not too many; any thread may call it."""
+    """Take the next job of a limiter, unless too many threads work for it. Any thread may call this."""
     try:
-        while limiter.busy <= limiter.width:
+        while limiter.busy <= limiter.width:  # `busy` includes the thread that calls this
             job = limiter.waiting.popleft()
-            if not job[2].done():  # or else it was cancelled
+            if not job[2].done():  # a job that is done was cancelled
                 return job
     except IndexError:
         pass

@@ -178,7 +178,7 @@ def test_explain_says_how_it_runs() -> None:
         "batch(2)                       regroups items on the loop; 1 to 256 threads, in order",
         "prefetch(5)                    a queue",
         "-> consumer                    up to 5 ready",
-        "memory: at most 1,000 bytes in flight, for all of it together",
+        "memory: at most 1,000 bytes in flight in the whole run",
     ]
 
 

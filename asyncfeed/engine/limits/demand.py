@@ -1,20 +1,20 @@
-"""How many items a second the consumer could take, as far as it has shown.
+"""Estimates how many items per second the consumer could take.
 
-A stage asks this before it makes more calls at a time. The consumer trains on a batch, comes back for the next
-one, and waits if there is none. If data were always ready, it would take this many items a second:
+The tuner of a stage needs this before it makes more calls at a time. The consumer trains on a batch, comes back
+for the next one, and waits if none is ready. If data were always ready, it would take this many items per second:
 
-    items in a batch / seconds of a step of training
+    items in a batch / seconds of a training step
 
-Both are measured from a mark to now. There are two marks, and they move on every few batches. So an old rate is
-soon forgotten, and so is the first step, which may have compiled a model. The higher of the two rates counts.
+Both are measured from a mark to the present. There are two marks, which move on every few batches. So an old rate
+is soon forgotten, and so is the first step, which may have compiled a model. The higher of the two rates counts.
 
-If the consumer has not come back since a mark, nobody knows how long a step lasts. The rate is then
+If the consumer has not come back since a mark, the duration of a step is unknown. The rate is then
 
     items begun since the mark / STEP_SECONDS
 
-and rises while the consumer waits, so a long wait allows many calls. Each batch that the consumer takes afterwards
-divides the shortest step that is believed by `RETURN_FACTOR`. A consumer that comes back at once is not believed
-at once: it may put its first batches into a queue of its own.
+It rises while the consumer waits, so a long wait allows many calls. At first no step counts as shorter than
+`STEP_SECONDS`. Each batch that the consumer takes divides this bound by `RETURN_FACTOR`. A consumer that comes
+back at once is not believed at once, because it may put its first batches into a queue of its own.
 """
 
 from __future__ import annotations
@@ -26,57 +26,59 @@ from asyncfeed.engine.constants import RETURN_FACTOR, STEP_SECONDS, WINDOW_BATCH
 
 
 class Shown(NamedTuple):
-    """What the consumer of a run has done so far."""
+    """What the consumer of a run has done so far. "Batch" stands for any item of the last stage."""
 
     busy: float
-    """The seconds since its first draw in which it did not wait."""
+    """Seconds since its first draw in which it did not wait."""
     taken: int
-    """How many batches, or other items of the last stage, it has taken."""
+    """Number of batches that it has taken."""
     ready: int
-    """How many are ready for it."""
+    """Number of batches that are ready for it."""
     waits: bool
     """Whether it waits now."""
 
 
 class Mark(NamedTuple):
-    """How far the consumer and the stage had come at some time."""
+    """The counts of the consumer and the stage at some time."""
 
     busy: float
+    """Seconds in which the consumer had not waited."""
     taken: int
+    """Number of batches taken."""
     made: int
-    """How many batches were taken or ready."""
+    """Number of batches taken or ready."""
     begun: int
-    """How many items the stage had begun."""
+    """Number of items that the stage had begun."""
     sent: int
-    """How many of them had left it."""
+    """Number of these items that had left the stage."""
 
 
 class Demand:
-    """Measures how many items of one stage the consumer could take in a second."""
+    """Estimates how many items of one stage the consumer could take per second."""
 
     def __init__(self, shown: Callable[[], Shown], taken: Callable[[], int]) -> None:
         self.sent = 0
-        """How many items have left the stage, with those that failed or were left out."""
+        """Number of items that have left the stage, including those that failed or were left out."""
         self._shown = shown
         self._taken = taken
         self._marks = (Mark(0.0, 0, 0, 0, 0),) * 2
 
     def note(self, begun: int) -> None:
-        """Move the marks on if it is time; `begun` is the number of items that the stage has begun."""
+        """Move the marks on after enough batches. `begun` is the number of items that the stage has begun."""
         last = self._marks[1]
         if self._taken() >= last.taken + WINDOW_BATCHES:
             busy, taken, ready, _ = self._shown()
             self._marks = last, Mark(busy, taken, taken + ready, begun, self.sent)
 
     def rate(self, begun: int) -> float:
-        """Return the number of items a second that the consumer could take: rather too high than too low."""
+        """Return how many items per second the consumer could take, estimated too high rather than too low."""
         shown = self._shown()
         return max(self._since(mark, shown, begun) for mark in self._marks)
 
     def _since(self, mark: Mark, shown: Shown, begun: int) -> float:
         steps = shown.taken - mark.taken
-        # Part of a step may lie before the mark, and the last step may not have ended. So many steps may be one
-        # more than there were batches. Of few steps, only those count that have ended.
+        # The first step may have begun before the mark, and the last one may not have ended. So if there are many
+        # steps, count one more than batches. If there are few, count only the steps that have ended.
         steps += 1 if steps >= WINDOW_BATCHES else -(not shown.waits)
         if steps <= 0:
             items, assumed = float(begun - mark.begun), STEP_SECONDS

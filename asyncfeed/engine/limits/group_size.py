@@ -1,4 +1,4 @@
-"""How many items go to a thread or a process together, for all that calls there."""
+"""How many items go to a thread or a process together."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from asyncfeed.engine.constants import CHUNK_ITEMS
 
 
 class GroupSize:
-    """As many items as take the time that the way to a thread is worth; found from how long items take."""
+    """The size of groups whose work takes a given time. It is learned from how long items take."""
 
     __slots__ = ("_seconds", "items")
 
     def __init__(self) -> None:
         self.items = 1
-        """How many items a group has at most."""
+        """Maximum number of items in a group."""
         self._seconds: float | None = None
-        """How long an item takes."""
+        """Estimated seconds per item."""
 
     def learn(self, seconds: float, worth: float) -> None:
-        """Note how long an item took. A group is to take `worth` seconds."""
+        """Note how long an item took. A group should take `worth` seconds."""
         before = self._seconds
         self._seconds = now = seconds if before is None else max(seconds, 0.75 * before + 0.25 * seconds)
-        # Doubling on the way up, at once on the way down.
+        # The size at most doubles at a time, and shrinks at once.
         self.items = max(1, min(int(worth / max(now, 1e-9)), 2 * self.items, CHUNK_ITEMS))
 
     def share(self, count: int) -> int:
-        """Return how many of `count` items to take. The parts are equal: a small rest costs as much as a group."""
+        """Return how many of `count` items to take. Groups get equal sizes, because each costs the same."""
         return -(-count // max(1, round(count / self.items)))
 
 
 def as_heavy(size: int, weights: Sequence[float], room: float) -> int:
-    """Return how many of the first `size` items have `room` bytes together: one at least."""
+    """Return how many of the first `size` items fit into `room` bytes together, at least one."""
     for place in range(size):
         room -= weights[place]
         if room < 0:

@@ -1,6 +1,6 @@
-"""The search for the number of calls at a time that is worth it: which to try next, and which to keep.
+"""The tuner's search for the best number of calls at a time: which number to try next, and which to keep.
 
-It knows no clock. It is told the rate that the present number has, and moves `limit`.
+The search reads no clock. It is told the rate of the present number, and moves `limit`.
 """
 
 from __future__ import annotations
@@ -24,47 +24,50 @@ from asyncfeed.engine.constants import (
 
 @dataclass(slots=True)
 class Trial:
-    """Another limit is tried: the one before, its rate, and whether one look was not enough."""
+    """A limit that is being tried."""
 
     before: int
+    """The limit before."""
     rate: float
+    """The rate at that limit."""
     doubted: bool = False
+    """Whether one interval did not decide, so that another one is measured."""
 
 
 class Search:
-    """Moves `limit`, between 1 and `most`.
+    """Moves `limit` between 1 and `most`.
 
-    It searches, from the beginning and whenever the rate has changed by itself: in big steps, between a limit
-    that was too low and one that was too high. Then it watches, and looks around in small steps.
+    At the start, and whenever the rate has changed by itself, it searches: in large steps, between a limit that
+    was too low and one that was too high. After that it watches the rate, and probes in small steps.
     """
 
     def __init__(self, start: int, most: int) -> None:
         self.limit = min(start, most)
         self.most = most
         self.enough = math.inf
-        """How many calls to grow to at most: what the consumer could take, and spare ones."""
+        """Upper bound for growth: the calls for the rate that the consumer could take, times `SPARE_FACTOR`."""
         self.moved: int | None = None
-        """By how much the limit was moved since somebody looked; 0 if it was confirmed."""
+        """By how much the limit was last moved, 0 if it was confirmed. The tuner sets it to None."""
         self._found: float | None = None
-        """The rate of the limit that was found; None while searching."""
+        """The rate at the limit that the search found; None during a search."""
         self._trial: Trial | None = None
         self._factor = STEP_FACTOR
         self._bounds = 0, most + 1
-        """A limit that was too low, and one that was too high."""
+        """A limit that was too low, and a limit that was too high."""
         self._calm = 0
-        """How many intervals went by without a look at another limit."""
+        """Number of intervals since the last probe."""
         self._upwards = True
-        """Whether the last such look was at a higher one."""
+        """Whether the last probe was upwards."""
 
     def forget(self) -> None:
-        """Stay at the limit, and search anew from there when the consumer waits."""
+        """Stay at the limit. The next `judge` starts a new search from there."""
         self._found = self._trial = None
         self._factor = STEP_FACTOR
         self._bounds = 0, self.most + 1
 
     @property
     def expected(self) -> float:
-        """The rate to expect at least."""
+        """The rate that this limit should at least reach. If it does not, the tuner ends the interval early."""
         trial = self._trial
         if trial is None:
             return 0.0 if self._found is None else self._found / 5
@@ -72,13 +75,13 @@ class Search:
 
     @property
     def needed(self) -> int:
-        """How many items make an interval: two rounds of calls while searching, more to see small gains."""
+        """Number of items in an interval: two rounds of calls in a search, more for the small gain of a probe."""
         if self._found is None:
             return max(32, 2 * self.limit) * (1 + (self._trial is not None and self._trial.doubted))
         return max(64, 8 * self.limit)
 
     def judge(self, rate: float) -> None:
-        """Go on from the rate of the present limit."""
+        """Continue with the measured rate of the present limit."""
         if self._trial is not None:
             self._judge_trial(rate, self._trial)
         elif self._found is None:
@@ -109,7 +112,7 @@ class Search:
         self._try(factor, rate)
 
     def _try(self, factor: float, rate: float) -> None:
-        """Go to another limit to see what it does; stay where there is none between those known to be worse."""
+        """Try `factor` times the limit. Keep the limit if none is left to try between the known bounds."""
         limit = math.ceil(factor * self.limit) if factor > 1 else int(factor * self.limit)
         low, high = self._bounds
         if limit >= high:
@@ -132,7 +135,7 @@ class Search:
             self.go(limit)
 
     def _hold(self, rate: float) -> None:
-        """Stay, because the consumer could not take what more calls would bring; a search is not over."""
+        """Stay at the limit, because the consumer could not take more items. A search continues later."""
         if self._found is not None:
             self._keep(self.limit, rate)
         elif self._trial is not None:
@@ -140,7 +143,7 @@ class Search:
             self.go(self.limit)
 
     def _more(self, rate: float, trial: Trial) -> None:
-        """Keep a higher limit, and go further; or return to the knee."""
+        """Judge a higher limit: keep it and try more, or return to the knee."""
         before, gain = trial.before, rate / trial.rate
         if gain >= 1 + PAYS_SHARE * (self.limit / before - 1):
             if self._found is None:
@@ -156,13 +159,13 @@ class Search:
             else:
                 self._keep(before, trial.rate)
         elif not trial.doubted:
-            trial.doubted = True  # some calls take long: look again before giving up
+            trial.doubted = True  # a few slow calls may have hidden the gain: measure once more
         else:
             knee = math.ceil(1.1 * before * gain) if gain > 1 else before
             self._keep(min(knee, self.limit), max(rate, trial.rate))
 
     def _less(self, rate: float, trial: Trial) -> None:
-        """Keep a lower limit, and go further where that pays; or return."""
+        """Judge a lower limit: keep it, perhaps try fewer, or return to the limit before."""
         before, gain = trial.before, rate / trial.rate
         if gain >= EQUAL_SHARE:
             if self._found is None:
@@ -180,7 +183,7 @@ class Search:
             self._keep(before, trial.rate)
 
     def _keep(self, limit: int, rate: float) -> None:
-        """End a search or a look."""
+        """End a search or a probe, and stay at this limit."""
         self._calm = CALM_INTERVALS // 2 if self._found is None else 0
         self._trial, self._found = None, rate
         self.go(limit)

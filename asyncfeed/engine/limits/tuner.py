@@ -1,42 +1,43 @@
-"""How many calls at a time a stage is worth: what concurrency="auto" finds.
+"""The tuner: finds how many calls a stage should make at a time, for `concurrency="auto"`.
 
-Little's law is all there is to know: as long as the other side keeps up, twice as many calls at a time do twice
-as much, and beyond that they only wait in its queue. So the number grows while that pays. Where it did not, it
-goes back to the knee: the number that would have done as much, had it paid in full. There it stays, and looks now
-and then whether a few more or a few less would do better.
+The search relies on Little's law. As long as the store or service that is called keeps up, twice as many calls at
+a time have twice the throughput. Beyond that, calls only wait in a queue there.
 
-When the rate changes by itself, what was learned is void. After a rise more calls are tried. After a fall fewer,
-as that is never dear: a store that is overrun gets quicker, one that is full stays as it is, and where each call
-takes longer that soon shows, and more are tried.
+* The tuner raises the number of calls while that raises the throughput.
+* If an increase does not raise the throughput in proportion, the tuner returns to the knee: the smallest number
+  that would have reached the measured rate at full gain. From there it sometimes probes a few more or a few fewer
+  calls.
+* If the rate changes by itself, earlier measurements are void. After a rise the tuner tries more calls. After a
+  drop it tries fewer. This is cheap: an overloaded store recovers, and a saturated one is unaffected. If instead
+  each call takes longer, fewer calls soon show a lower rate, and the tuner tries more.
+* An interval counts only if nearly all workers were busy throughout. A stage that waits for its input or for the
+  consumer can measure nothing, and needs no more calls.
 
-An interval counts only where nearly all callers were busy throughout: a stage that waits for its input, or for
-the consumer, learns nothing, and needs nothing.
+More calls help only if the consumer waits. By Little's law the consumer needs (items that it takes per second) x
+(seconds per call) calls on average. Any more only fill the queue to the consumer sooner. So two rules depend on
+how long the consumer waits:
 
-The consumer decides whether more calls are worth anything. By Little's law it needs (items it takes a second) x
-(seconds a call takes) calls on average, and more only fill the queue to it sooner. So two things depend on how
-long it waits:
-
-* The number grows only while the consumer waits for a share of the time (`HUNGRY_SHARE`). A burst that fills the
-  queue at the start proves nothing.
-* While the consumer does not wait (`FED_SHARE`) and callers rest, the average number of callers at work is what it
-  needs. The number then goes back, by half at most each time, to `SPARE_FACTOR` times that. If the consumer waits
-  afterwards, the search begins anew at once, and the next time that calls are taken back comes later
+* The number grows only while the consumer waits for at least `HUNGRY_SHARE` of the time. A burst of calls that
+  fills the queue at the start shows nothing.
+* While the consumer waits for at most `FED_SHARE` of the time and some workers are parked, the average number of
+  busy workers is what the consumer needs. The number then drops to `SPARE_FACTOR` times that, by at most half at a
+  time. If the consumer waits afterwards, the search starts again at once, and the next such drop comes later
   (`PATIENCE_FACTOR`).
 
-That the consumer waits does not prove that it could take more. It always waits for its first batch, and a batch
-may need many rounds of calls. So the number is bounded by what the consumer could take, too:
+A consumer that waits could not necessarily take more items. It always waits for its first batch, and a batch may
+need many rounds of calls. So the number has a second bound, from what the consumer could take:
 
-* Invariant: no search or look raises the number above `SPARE_FACTOR` x (items a second that the consumer could
-  take) x (seconds a call takes). `demand.py` measures the first, and the rate of the stage tells the second. A
-  search at least doubles the number, so it stays where it is while the bound is lower, and goes on when the
-  bound has risen. Calls that were taken away to see whether fewer would do come back without a question.
-* Until the consumer has come back, it is assumed to take in a second all that was begun. So the number may double
-  when the wait has lasted a second, and then every half second. From 32 it reaches 512 after 2.5 s.
-* A trainer needs (items in a batch) x (seconds a call takes) / S calls on average, if a step of training lasts S
-  seconds. The first batch thus raises the number to at most `SPARE_FACTOR` x S times what the trainer needs. It
-  may be more if one slow call holds up the batch, as calls for later batches are begun meanwhile.
-* If the consumer comes back at once, the bound is out of the way after one to three batches. Only the first
-  batches come later for it.
+* Invariant: no search and no probe raises the number above `SPARE_FACTOR` x (items per second that the consumer
+  could take) x (seconds per call). `demand.py` measures the first, and the rate of the stage gives the second. A
+  search at least doubles the number. So it pauses while the bound is lower, and continues when the bound has
+  risen. Calls that a probe downwards took away come back without this check.
+* Until the consumer has come back for a second batch, it is assumed to take all items begun so far in one second.
+  So the number may double after a wait of 1 s, and then every 0.5 s. From 32 it reaches 512 after 2.5 s.
+* If a training step lasts S seconds, a trainer needs (items in a batch) x (seconds per call) / S calls on average.
+  So the first batch raises the number to at most `SPARE_FACTOR` x S times what the trainer needs. It may be more
+  if one slow call delays the batch, because calls for later batches begin meanwhile.
+* If the consumer comes back at once, the bound has no effect after one to three batches. Only the first batches
+  come later because of it.
 """
 
 from __future__ import annotations
@@ -61,28 +62,34 @@ from asyncfeed.engine.limits.search import Search
 
 @dataclass(slots=True)
 class Interval:
-    """What had been begun when the measured interval began, when that was, and the rests and waits so far."""
+    """The counts at the start of the interval that is being measured."""
 
     settling: bool = True
-    """Whether it has yet to begin: what is under way was begun under another limit."""
+    """Whether the interval has not begun yet, because calls that began under another limit are still running."""
     begun: int = 0
+    """Number of items that had been begun."""
     since: float = 0.0
+    """Time, by the clock of the loop."""
     idle: float = 0.0
+    """Seconds that workers had been parked, added up."""
     hungry: float = 0.0
+    """Seconds that the consumer had waited."""
 
 
 @dataclass(slots=True)
 class Easing:
-    """The same for `ease`, whose intervals are others."""
+    """The state of `ease`, which measures its own intervals."""
 
     since: tuple[int, float, float, float] | None = None
+    """The counts at the start of the interval, in the order of `Interval`; None before it has begun."""
     patience: int = 1
+    """Factor for the length of the interval. It doubles each time that a drop was too large."""
     done: bool = False
-    """Whether calls were taken back, and the search has not wanted them again since."""
+    """Whether `ease` has lowered the limit, and the search has not raised it since."""
 
 
 class Tuner:
-    """Raises and lowers `limit`, between 1 and `most`, by the rate at which items are begun."""
+    """Moves `limit` between 1 and `most`, by the rate at which items are begun."""
 
     def __init__(
         self,
@@ -100,7 +107,7 @@ class Tuner:
 
     @property
     def limit(self) -> int:
-        """How many calls to make at a time."""
+        """Number of calls to make at a time."""
         return self._search.limit
 
     @limit.setter
@@ -109,7 +116,7 @@ class Tuner:
 
     @property
     def most(self) -> int:
-        """How many to make at most."""
+        """Maximum of `limit`."""
         return self._search.most
 
     @most.setter
@@ -117,19 +124,19 @@ class Tuner:
         self._search.most = most
 
     def look(self, begun: int, now: float, idle: float) -> int:
-        """Return the limit, once `begun` items were begun and callers have rested for `idle` seconds in all.
+        """Return the limit, after `begun` items were begun and workers were parked for `idle` seconds in all.
 
-        To be called while all callers are busy; how often does not matter.
+        To be called while all workers are busy, at any frequency.
         """
         search, interval = self._search, self._interval
         if now == self._last:
-            return search.limit  # in a burst of begins: count whole bursts, from the first of one on
+            return search.limit  # many items begin at the same time: measure from the first of them
         self._last = now
         items, seconds = begun - interval.begun, now - interval.since
-        # Too many calls, or a change for the worse: the rest of the interval need not be waited for.
+        # There are too many calls, or the rate has dropped. Do not wait for the rest of the interval.
         late = seconds * search.expected > 2 * max(32, search.limit)
         if interval.settling and not late:
-            # What is under way was begun under another limit.
+            # Some running calls began under another limit. They have ended when `limit` more were begun.
             if items >= search.limit:
                 self._restart(begun, now, idle)
         elif seconds >= INTERVAL_SECONDS and (items >= search.needed or (late and items >= min(32, search.limit))):
@@ -139,7 +146,7 @@ class Tuner:
         return search.limit
 
     def _judge(self, begun: int, rate: float, hunger: float) -> None:
-        """Go on from a rate, if the consumer has waited for this share of the time."""
+        """Continue the search with a measured rate, if the consumer waited for enough of the time (`hunger`)."""
         search = self._search
         if hunger < HUNGRY_SHARE:
             search.forget()
@@ -147,12 +154,12 @@ class Tuner:
         if self._can_take is not None:
             search.enough = SPARE_FACTOR * self._can_take(begun) * search.limit / rate
         search.judge(rate)
-        self._heed()
+        self._restart_if_moved()
 
     def ease(self, begun: int, now: float, idle: float) -> int:
-        """Return the limit, once it is seen that fewer calls would do while the consumer does not wait.
+        """Return the limit, lowered if fewer calls are enough while the consumer does not wait.
 
-        To be called while some callers rest and something has just been sent on; how often does not matter.
+        To be called while some workers are parked and results have just been sent on, at any frequency.
         """
         search, easing = self._search, self._easing
         here = begun, now, idle, self._hungry_for()
@@ -173,21 +180,21 @@ class Tuner:
                 easing.done = True
                 search.forget()
                 search.go(enough)
-                self._heed()
+                self._restart_if_moved()
         return search.limit
 
     def _restart(self, begun: int, now: float, idle: float) -> Interval:
         self._interval = Interval(False, begun, now, idle, self._hungry_for())
         return self._interval
 
-    def _heed(self) -> None:
-        """Begin new intervals where the limit was moved or confirmed."""
+    def _restart_if_moved(self) -> None:
+        """Begin new intervals if the search has moved or confirmed the limit."""
         moved, self._search.moved = self._search.moved, None
         if moved is None:
             return
         easing = self._easing
         if easing.done and moved > 0:
-            # What was eased was needed: look longer before the next time.
+            # The calls that `ease` took away were needed. Measure for longer before the next time.
             easing.done = False
             easing.patience = min(2 * easing.patience, PATIENCE_FACTOR)
         self._interval.settling, easing.since = True, None

@@ -1,4 +1,4 @@
-"""The workers of a stage, and how many of them may work at a time."""
+"""The worker pool of a stage: starts, wakes and parks its workers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from asyncfeed.engine.provenance import raise_if_cancelled
 
 
 class WorkerPool:
-    """Up to `limit` long-lived workers, which park while there is nothing to do.
+    """Up to `limit` long-lived workers, which park while there is no work.
 
-    A worker that starts wakes the next one while items are left. So a stage whose function never waits keeps to
-    a few workers, and a stage whose function waits soon has all of them. If there is a `tuner`, it moves the
-    limit.
+    When a worker starts, it wakes the next one if items are left. So a stage whose function never waits uses a few
+    workers, and a stage whose function waits soon has all of them. A `tuner`, if there is one, moves the limit.
 
-    `start` starts a worker. Nothing of the worker runs inside that call.
+    `start` starts a worker, which must take its first step after that call has returned. `hungry_for` returns the
+    seconds that the consumer has waited so far.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class WorkerPool:
     ) -> None:
         self.limit = limit
         self.extra = 0
-        """How many more workers may have a group ready, and wait for a thread until one of the others is done."""
+        """Number of extra workers that may prepare their next group while all threads are busy."""
         self.tuner: Tuner | None = None
         self._loop = loop
         self._start = start
@@ -39,26 +39,27 @@ class WorkerPool:
         self._workers = 0
         self._parked: list[asyncio.Future[None]] = []
         self.wants_notice = False
-        """Whether a worker that begins an item calls `wake_one`. At other times the call would change nothing."""
+        """Whether a worker that begins an item must call `wake_one`. If False, the call would have no effect."""
         self.over_limit = False
-        """Whether more workers work than may: the next one that has finished an item parks."""
+        """Whether more workers work than are allowed. The next one that has finished an item parks."""
         self._idle, self._counted = 0.0, 0.0
 
     @property
     def capacity(self) -> int:
-        """How many workers may have items in hand."""
+        """Number of workers that may hold items."""
         return self.limit + self.extra
 
     @property
     def working(self) -> int:
-        """How many workers are not parked."""
+        """Number of workers that are not parked."""
         return self._workers - len(self._parked)
 
     def wake_one(self, begun: int | None = None) -> None:
-        """Let one more worker work, if one may. If all work, ask the tuner, which counts the items `begun`.
+        """Wake or start one more worker, if the limit allows. If all workers work, ask the tuner for a new limit.
 
-        A caller that does not know that number leaves the question to the next worker that begins an item. No
-        worker runs before this returns, so the caller may update its own state before or after it.
+        `begun` is the number of items that were begun, which the tuner needs. A caller that does not know the
+        number passes None, and the next worker that begins an item asks the tuner. No worker runs before this
+        returns, so the caller may update its own state before or after the call.
         """
         tuner = self.tuner
         if begun is None and tuner is not None and self.working >= self.capacity:
@@ -78,7 +79,7 @@ class WorkerPool:
                 self._start()
 
     def tune(self, start: int, most: int) -> None:
-        """Let a tuner find the limit from now on, between 1 and `most`. If `most` is the start, there is none."""
+        """Let a tuner find the limit, between 1 and `most`. There is no tuner if `most` is not above `start`."""
         self.limit = min(start, most)
         can_take = None if self._demand is None else self._demand.rate
         self.tuner = Tuner(self.limit, most, self._hungry_for, can_take) if most > start else None
@@ -86,10 +87,10 @@ class WorkerPool:
         self.worker_started()
 
     def set_range(self, start: int, most: int, *, anew: bool) -> None:
-        """Let the tuner go up to another `most`.
+        """Change the largest limit that the tuner may set.
 
-        The search begins again from `start` if it is to begin `anew`, or if there was no tuner and now is one. If
-        `most` is the start, the limit is `start` again.
+        The search starts again from `start` if `anew` is true, or if there was no tuner and there is one now. If
+        `most` is not above `start`, there is no tuner any more.
         """
         if anew or (most > start) is (self.tuner is None):
             self.tune(start, most)
@@ -97,13 +98,14 @@ class WorkerPool:
             self.tuner.most = most
 
     def worker_started(self) -> None:
-        """Note that a worker that was woken has started: the next one may be woken, or all work now."""
+        """Note that a woken worker now works. The next worker that begins an item may wake another one."""
         self.wants_notice = self.working < self.capacity or self.tuner is not None
 
     def note_progress(self, begun: int) -> None:
-        """Note that results were sent on, so that the tuner may look at the rate when the next item is begun.
+        """Note that results were sent on, so that the tuner measures the rate when the next item is begun.
 
-        If not all workers work, ask the tuner whether fewer would do. `begun` items were begun, or a few more.
+        If not all workers work, ask the tuner whether fewer would be enough. `begun` is the number of items that
+        were begun, or a little more.
         """
         tuner = self.tuner
         if tuner is None:
@@ -118,7 +120,7 @@ class WorkerPool:
             self.over_limit = self.working > self.capacity
 
     async def park(self) -> None:
-        """Wait to be woken."""
+        """Wait until the pool wakes this worker."""
         raise_if_cancelled()
         self._count_idle()
         parked = self._loop.create_future()
@@ -128,7 +130,7 @@ class WorkerPool:
         self.worker_started()
 
     def _count_idle(self) -> None:
-        """Add up how long workers that may work were parked. It is called when the number of workers changes."""
+        """Add up how long workers below the limit were parked. To be called when the number of workers changes."""
         if self.tuner is not None:
             now = self._loop.time()
             self._idle += max(0, self.limit - self.working) * (now - self._counted)

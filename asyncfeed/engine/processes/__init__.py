@@ -1,1 +1,1 @@
-"""Worker processes: a stage whose function runs in processes of their own."""
+"""Worker processes: how a stage calls its function in other processes."""

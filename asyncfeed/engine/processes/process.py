@@ -1,13 +1,13 @@
-"""One worker process, as its parent has it.
+"""One worker process, as its parent sees it.
 
 Invariants:
 
-* It is a new program, never a fork. It leads a process group of its own: Ctrl-C is the parent's, and what the
-  function has started is killed with it.
-* It ends in one of four ways, none of which needs another: it is told to (the end of its socket) and ends after
-  its items; it is killed; the parent dies, which its socket shows it; nobody refers to it here any more. Then it
-  is reaped, and its socket and memory are closed.
-* Its number is not given to `kill` once it is reaped, as another process may have it then.
+* A worker process is a new program, never a fork. It leads its own process group. So only the parent gets Ctrl-C,
+  and processes that the function has started are killed together with the worker.
+* A worker process ends in one of four independent ways. It is told to end (its socket is shut down), and ends
+  after its items. It is killed. Its parent dies, which it sees at its socket. Or the last reference to its
+  `Worker` goes. Then it is reaped, and its socket and memory are closed.
+* The process id is not killed after the process was reaped, because another process may have the id then.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from asyncfeed.engine.processes import worker as program
 from asyncfeed.engine.processes.shared import Arena
 
 _LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""How many threads numerical libraries start: in every process as many as there are cores, unless told."""
+"""Variables that set the number of threads of numerical libraries. Without them, each process starts one thread
+per core."""
 
 
 class Worker:
-    """One worker process. Used by one thread at a time, but for `finish` and `kill`."""
+    """One worker process. One thread at a time uses it, but any thread may call `finish` and `kill`."""
 
     def __init__(self, library_threads: int) -> None:
         with ExitStack() as stack:
@@ -43,7 +44,7 @@ class Worker:
             flags = interpreter_flags()
             paths = [path or str(Path.cwd()) for path in sys.path if isinstance(path, str)]
             environment = {name: str(library_threads) for name in _LIBRARIES} | os.environ
-            # It is to hear of no Ctrl-C until it knows what to do about it, and inherits what is blocked here.
+            # The process inherits the blocked signals. It unblocks SIGINT when it has set its own handler.
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - it is our own
@@ -65,7 +66,7 @@ class Worker:
         self._reaped = False
         self._poll = select.poll()
         self._poll.register(self._sock, select.POLLIN)
-        # The socket may outlive the process, in a child of its own; this shows its end all the same.
+        # A child of the process may keep the socket open after the process has ended. The pidfd shows the end.
         self._pidfd = _open_pidfd(self.pid)
         if self._pidfd is not None:
             self._poll.register(self._pidfd, select.POLLIN)
@@ -79,75 +80,76 @@ class Worker:
             self._sock.send(order)
             self._poll.poll()
             answer = self._sock.recv(1, socket.MSG_DONTWAIT)
-        except OSError:  # its end is closed, or it has ended without a word
+        except OSError:  # the process has closed its end of the socket, or has ended without an answer
             answer = b""
         self.alive = bool(answer)
-        self._bury()
+        self._kill_if_gone()
         return answer
 
     def check(self) -> bool:
-        """Return whether the process is there, and waits."""
+        """Return whether the process lives and waits for an order."""
         self.alive = not self._poll.poll(0)
-        self._bury()
+        self._kill_if_gone()
         return self.alive
 
-    def _bury(self) -> None:
+    def _kill_if_gone(self) -> None:
         if not self.alive:
-            # It may have closed its end only, and what it has started may live; its exit status is what it was.
+            # Perhaps only the socket is closed, or processes that it started still live. If the process itself has
+            # ended, this does not change its exit status.
             self.kill()
 
     def finish(self) -> None:
-        """Tell the process to end when it has answered; never waits."""
+        """Tell the process to end after its present order. This never waits."""
         with suppress(OSError):  # it has ended already
             self._sock.shutdown(socket.SHUT_WR)
 
     def over(self, seconds: float) -> bool:
-        """Wait for the end of the process for at most so many seconds; return whether it has come."""
+        """Wait at most `seconds` for the end of the process. Return whether it has ended."""
         return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def forget(self) -> None:
-        """Close what belongs to the process here: in a fork of its parent, which is not to hold on to it."""
+        """Close the socket and the memory of the process, without ending it. This is for a fork of its parent."""
         self._release()
 
     def kill(self) -> None:
-        """Kill the process and what it started; never waits."""
+        """Kill the process and the processes that it started. This never waits."""
         self.killed = True
         with self._lock:
             if not self._reaped:
                 _kill_group(self.pid)
 
     def end(self) -> int:
-        """Wait for the end of the process, close what belongs to it, and return its exit status."""
+        """Wait for the end of the process, close its socket and memory, and return its exit status."""
         self.alive = False
         with suppress(ChildProcessError):  # it is reaped already
             if hasattr(os, "waitid"):
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-            else:  # macOS before Python 3.13: a `kill` in the instant after this may meet another process
+            else:  # macOS before Python 3.13: this frees the id, so a `kill` just after it may hit another process
                 self._process.wait()
         with self._lock:
-            # Until here nothing else can have its number, so `kill` meets it and no other.
+            # Until the next call, no other process can have this id. So `kill` cannot hit another process.
             self._reaped = True
             status = self._process.wait()
         self._release()
         return status
 
     def exit_message(self, when: str) -> str:
-        """Wait for the end, and say how the process has ended and how to find out more."""
+        """Wait for the end of the process. Return how it ended and how to find out more."""
         status = self.end()
         if status >= 0:
-            how, more = f"exited with status {status}", "what it wrote to stderr may say why"
+            how, more = f"exited with status {status}", "its output on stderr may say why"
         else:
             how = f"was killed by {_signal_name(-status)}"
-            more = "what it wrote to stderr says where it stood"
+            more = "its output on stderr may say where"
             if -status == signal.SIGKILL:
-                more = "where memory is short the system does that, and its log (`dmesg`) says so"
+                more = "if memory ran out, the system did that: look into its log (`dmesg`)"
         return f"worker process {self.pid} {how} {when}; {more}"
 
 
 def main_script() -> tuple[str, str] | None:
-    """Return where another process finds the main script."""
+    """Return where another process finds the main script: ("module", name), ("path", file), or None."""
     if program.script is not None:
-        return program.script  # of the process that started this one
+        return program.script  # this is a worker process: return the main script of its parent
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name != "__main__":
@@ -157,10 +159,10 @@ def main_script() -> tuple[str, str] | None:
 
 
 def surroundings() -> Hashable:
-    """Return what a new process takes over from this one: a worker that was started with another is not used."""
+    """Return what a new process inherits from this one. A kept worker that inherited other values is not used."""
     try:
         folder = str(Path.cwd())
-    except OSError:  # it is gone
+    except OSError:  # the working directory was deleted
         folder = ""
     return folder, tuple(map(str, sys.path)), frozenset(os.environ.items()), tuple(map(_open_on, (1, 2)))
 
@@ -168,14 +170,14 @@ def surroundings() -> Hashable:
 def _open_on(fd: int) -> tuple[int, int] | None:
     try:
         status = os.fstat(fd)
-    except OSError:  # it is closed
+    except OSError:  # the descriptor is closed
         return None
     return status.st_dev, status.st_ino
 
 
 def interpreter_flags() -> list[str]:
-    """Return the options that this interpreter was started with, as `-O` and `-W`, for another one."""
-    # What multiprocessing uses. It is private: if it goes, workers start without these options.
+    """Return the options that this interpreter was started with, such as `-O` and `-W`."""
+    # multiprocessing uses this private function, too. If it is removed, workers start without these options.
     flags: Callable[[], list[str]] = getattr(subprocess, "_args_from_interpreter_flags", list)
     return flags()
 
@@ -190,7 +192,7 @@ def _signal_name(number: int) -> str:
 def _open_pidfd(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not every system has it
+    except (AttributeError, OSError):  # the system has no such call
         return None
 
 
@@ -207,9 +209,9 @@ def _release(
     items: Arena,
     results: Arena,
 ) -> None:
-    """Close what belongs to a process; kill it where it lives, unless this is a fork of its parent."""
+    """Close the socket and the memory of a process. Kill it if it lives, unless this is a fork of its parent."""
     if os.getpid() != owner:
-        process.returncode = 0  # it is no child of this one, so nothing is to be asked about it
+        process.returncode = 0  # it is no child of this process, so `Popen` must not ask about it
     elif process.poll() is None:
         _kill_group(process.pid)
         process.wait()
@@ -220,6 +222,7 @@ def _release(
         os.close(pidfd)
 
 
-# What is registered first runs last at exit. Python registers its finalizers with the first that is made, so one
-# is made here: the workers of a run that is open at exit are released after the run has stopped.
+# Functions registered with `atexit` first run last. Python registers its hook for finalizers when the first one is
+# made. So one is made here, at import: if a run is open at exit, its workers are released after the run has
+# stopped.
 weakref.finalize(Worker, bool).atexit = False

@@ -1,12 +1,12 @@
-"""Values in memory that two processes share: how items reach a worker process, and results come back.
+"""Shared memory between two processes, in which items reach a worker process and results come back.
 
-An `Arena` is an anonymous file that one process writes and another reads, in turns. Invariants:
+An `Arena` is an anonymous file that one process writes and another one reads, in turns. Invariants:
 
-* Whose turn it is is settled outside, by a message that each side waits for: nothing here is locked.
-* A value counts once it is whole: what a process that died left half written is never read.
-* Arrays are not pickled: their bytes are copied once in and once out (pickle protocol 5, buffers out-of-band).
-* What is read owns its memory. The arena is written anew while the reader still holds what it read.
-* The file has no name. It is gone when the last of both has closed it or died, however that happened.
+* Nothing here is locked. The two processes take turns by messages, for which each side waits.
+* A value counts only when it is complete. A value that a process left half written when it died is never read.
+* Arrays are not pickled. Their bytes are copied once in and once out (pickle protocol 5, buffers out-of-band).
+* A value that was read owns its memory, because the arena is written again while the reader still holds the value.
+* The file has no name. It is gone when both processes have closed it or died in any way.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 _BYTES = np.dtype(np.uint8)
-_HEAD = Struct("<Qd")  # how many values are whole; how many seconds they took
-_RECORD = Struct("<QQ")  # bytes of the pickle that follows; how many buffers come after it
+_HEAD = Struct("<Qd")  # number of complete values; seconds that they took
+_RECORD = Struct("<QQ")  # bytes of the pickle that follows; number of buffers after the pickle
 _SIZE = Struct("<Q")
 
 
@@ -42,7 +42,7 @@ def _align(place: int) -> int:
 
 
 class Arena:
-    """One direction between two processes; closed by each of them."""
+    """One direction between two processes. Each of them closes its own `Arena`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -55,7 +55,7 @@ class Arena:
 
     @classmethod
     def new(cls) -> Arena:
-        """Return a new one, which the other process opens by its `fileno`."""
+        """Return a new arena. The other process opens it by its `fileno`."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("asyncfeed")
         else:
@@ -69,11 +69,11 @@ class Arena:
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor."""
+        """Return the file descriptor."""
         return self._fd
 
     def close(self) -> None:
-        """Let go of the memory; calling it again does nothing."""
+        """Release the memory. Further calls do nothing."""
         fd, self._fd = self._fd, -1
         self._memory = np.empty(0, np.uint8)
         self._pickler = None
@@ -83,12 +83,12 @@ class Arena:
     # -- writing
 
     def write_by_value(self, by_value: bool) -> None:
-        """Say whether classes and functions that have no name in the other process are written out in full."""
+        """Set whether classes and functions that the other process cannot import are written by value."""
         self._by_value = by_value
         self._pickler = None
 
     def dumps(self, value: Any) -> bytes:
-        """Return a value as bytes, as `put` would write it but for arrays."""
+        """Return a value as bytes, pickled as by `put`, but including its arrays."""
         if self._by_value:
             import cloudpickle  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
 
@@ -97,14 +97,14 @@ class Arena:
         return pickle.dumps(value, 5)
 
     def trim(self) -> None:
-        """Give memory back to the system; what was written is gone."""
+        """Return memory to the system, and forget all values."""
         self._pickler = None
         if self._memory.size > ARENA_START_BYTES:
             self._resize(ARENA_START_BYTES)
         self.begin()
 
     def begin(self) -> None:
-        """Begin to write a group of values, in the place of the one before."""
+        """Begin to write a new group of values. It overwrites the group before."""
         if self._memory.size > ARENA_KEEP_BYTES and 4 * self._end < self._memory.size:
             self._resize(ARENA_KEEP_BYTES)
         self._end = ALIGNMENT
@@ -113,11 +113,11 @@ class Arena:
 
     @property
     def written(self) -> int:
-        """How many bytes the group has so far."""
+        """Number of bytes of the group so far."""
         return self._end
 
     def put(self, value: Any) -> None:
-        """Write one more value; where that fails, it raises what pickle does, and the value is not there."""
+        """Add a value to the group. If it cannot be pickled, raise pickle's exception and leave the value out."""
         start = self._end
         self._end += _RECORD.size
         if self._pickler is None:
@@ -144,11 +144,11 @@ class Arena:
         self.finish(0.0)
 
     def finish(self, seconds: float) -> None:
-        """Say how many values there are, and how long they took."""
+        """Record the number of values in the group, and how long they took."""
         _HEAD.pack_into(self._memory.data, 0, self._count, seconds)
 
     def write(self, data: Any) -> int:
-        """Append bytes; called by pickle."""
+        """Append bytes. Pickle calls this."""
         view = np.frombuffer(data, np.uint8)
         end = self._end + view.size
         self._reserve(end)
@@ -157,7 +157,7 @@ class Arena:
         return view.size
 
     def _takes(self, buffer: pickle.PickleBuffer) -> bool:
-        """Keep a buffer for itself, or return True: it goes into the pickle."""
+        """Keep a large buffer out of the pickle. Return True for a small one, which pickle then takes in."""
         if buffer.raw().nbytes < ARENA_ARRAY_BYTES:
             return True
         self._buffers.append(buffer)
@@ -172,13 +172,13 @@ class Arena:
         self._memory = self._map()
 
     def _map(self) -> NDArray[np.uint8]:
-        # The map has no other holder than the array, and goes with it.
+        # Only the array refers to the map, so the map is freed with the array.
         return np.frombuffer(mmap.mmap(self._fd, os.fstat(self._fd).st_size), np.uint8)
 
     # -- reading
 
     def open(self) -> tuple[int, float]:
-        """Begin to read what the other process wrote; return how many values there are, and what `finish` said."""
+        """Begin to read the group that the other process wrote. Return the number of values and their seconds."""
         if os.fstat(self._fd).st_size != self._memory.size:
             self._memory = self._map()
         self._at = ALIGNMENT
@@ -186,7 +186,7 @@ class Arena:
         return count, seconds
 
     def get(self) -> Any:
-        """Return the next value; what raises is only this one."""
+        """Return the next value. If that raises, the values after it can still be read."""
         memory = self._memory
         length, buffers = _RECORD.unpack_from(memory.data, self._at)
         start = self._at + _RECORD.size
@@ -204,7 +204,7 @@ class Arena:
 
 
 def _reduce(value: Any) -> Any:
-    """Take an array with gaps, as every crop of an image is, for the array without that it is copied to."""
+    """Pickle an array with gaps, such as each crop of an image, as a contiguous copy."""
     if type(value) is np.ndarray and not value.flags.forc and not value.dtype.hasobject:
         return np.ascontiguousarray(value).__reduce_ex__(5)
     return NotImplemented
@@ -228,14 +228,14 @@ def _by_value_pickler() -> type[pickle.Pickler]:
 
 
 class RemoteTraceback(Exception):
-    """The cause of an exception that was raised in another process: its traceback there, as text."""
+    """The traceback of an exception from another process, as text. It is set as the cause of that exception."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
 
 class Failed:
-    """An exception on its way from another process."""
+    """An exception that a worker process sends to its parent."""
 
     __slots__ = ("error", "text", "trace")
 
@@ -243,7 +243,7 @@ class Failed:
         self.error: bytes | None = None
         self.text = type(error).__qualname__
         self.trace = ""
-        with suppress(Exception):  # some cannot even say what they are
+        with suppress(Exception):  # some exceptions fail when they are formatted
             self.text = "".join(traceback.format_exception_only(error)).rstrip()
             where = error.__traceback__
             self.trace = "".join(traceback.format_exception(type(error), error, where and where.tb_next))
@@ -251,13 +251,13 @@ class Failed:
             self.error = dumps(error)
 
     def unpack(self) -> BaseException:
-        """Return the exception, or a `RuntimeError` that says what it was where it cannot be brought here."""
+        """Return the exception, or a `RuntimeError` with its text if it cannot be pickled or loaded."""
         loaded: Any = None
         with suppress(Exception):
             loaded = None if self.error is None else pickle.loads(self.error)  # noqa: S301 - it is our own
         error: BaseException = loaded
         if not isinstance(error, BaseException):
             error = RuntimeError(f"{self.text} (in a worker process; this exception cannot be pickled)")
-        with suppress(Exception):  # one that takes no cause, as a frozen dataclass, is still the one to raise
+        with suppress(Exception):  # a frozen dataclass accepts no cause, and is raised without one
             error.__cause__ = RemoteTraceback(self.trace)
         return error

@@ -1,14 +1,14 @@
-"""Calling a sync function in processes of its own, for several items per group.
+"""Calls the sync function of a stage in worker processes.
 
-To the stage this is a group as any other: one of the run's threads takes a group of items to an idle worker
-process, starting one where there is none, waits for it and brings the results. So order, groups, memory, errors
-and cancellation are those of threads. Invariants:
+A thread of the run takes a group of items, sends it to an idle worker process (or starts one), waits, and returns
+the results. For the stage this is a group like any other. So order, groups, memory, errors and cancellation are
+the same as on threads. Invariants:
 
-* A worker is with one thread, or idle, or has ended. A thread waits for its answer or its end, whichever is
-  first, so a worker that dies answers, too: with the results it had and an error for the item it was at. The rest
-  of its group is given back, and another worker takes it.
-* A worker that has answered may be kept for the next run of the same function (`engine/processes/kept.py`). One
-  that was killed, died, or did not answer within the grace is never given on.
+* A worker belongs to one thread, or is idle, or has ended. The thread waits for the worker's answer or its end,
+  whichever comes first. If the worker dies, the thread returns the results so far and an error for the item that
+  the worker was at. The rest of the group goes back to the stage, for another worker.
+* A worker that has answered may be kept for the next run of the same function (`engine/processes/kept.py`). A
+  worker that died, was killed, or did not answer within the grace is never used again.
 * No method that the event loop calls waits for a process.
 """
 
@@ -38,7 +38,7 @@ log = logging.getLogger("asyncfeed")
 
 
 class ProcessDispatch(ThreadDispatch):
-    """Groups the items of a stage into groups of about 10 ms or 1 MB of work, in processes."""
+    """Forms groups of about 10 ms or 1 MB of work, and has worker processes do them."""
 
     def __init__(self, threads: Threads, others: list[Processes], work: Work, name: str, unit: int) -> None:
         super().__init__(threads, work, name, unit)
@@ -46,11 +46,11 @@ class ProcessDispatch(ThreadDispatch):
         others.append(self._processes)
 
     def group(self, count: int, costs: Sequence[int], ratio: float) -> int:
-        """Return how many of `count` items go into the next group; items weigh as well as results."""
+        """Return how many of `count` items go into the next group. Items are copied, so they weigh, too."""
         return super().group(count, costs, max(1.0, ratio))
 
     async def run(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
-        """Call the function in a process, and learn from how long it took there."""
+        """Call the function in a process, and learn the group size from the time it took there."""
         self._processes.room = self.room
         outcomes, seconds = await self._threads.run(
             self._name, self._processes.call, items, places, limiter=self.limiter
@@ -60,21 +60,21 @@ class ProcessDispatch(ThreadDispatch):
 
 
 class Processes:
-    """The worker processes of one stage: started when needed, reused, as many as there are calls at a time."""
+    """The worker processes of one stage, one for each call at a time. They are started when needed, and reused."""
 
     def __init__(self, work: Work, name: str, kept: KeptWorkers = kept) -> None:
         self._fn = work.fn
         self._name = name
         self._goes_on = work.on_error == "skip"
         self.room = 0
-        """How many bytes of results end a group early; set before the first call."""
+        """Bytes of results at which a group ends early. It is set before the first call."""
         most = usable_cores() if work.concurrency == "auto" else work.concurrency
         self._library_threads = max(1, usable_cores() // most)
         self._kept = kept
         self._generation = kept.generation
         self._key: Hashable = None
         self._setup: tuple[Any, ...] | None = None
-        """What each worker is told first; the same for all, so it is made once, by the first that needs it."""
+        """The `Setup` of each worker. It is the same for all, so the first thread that needs it makes it once."""
         self._by_value = False
         self._preparing = threading.Lock()
         self._lock = threading.Lock()
@@ -85,9 +85,9 @@ class Processes:
     # -- on threads
 
     def call(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[Outcomes, float]:
-        """Call the function for the items; return what became of them, maybe of fewer, and the seconds it took.
+        """Call the function for the items. Return their outcomes, perhaps for fewer items, and the seconds.
 
-        Raises where a worker cannot be started: that is no item's fault.
+        Raises if no worker can be started, because that is not the fault of an item.
         """
         worker = self._take()
         if worker is not None and self._stopping:
@@ -98,20 +98,20 @@ class Processes:
             try:
                 seconds = self._ask(worker, items, places, outcomes)
             except BaseException:
-                worker.kill()  # it may be anywhere: no other run may have it
+                worker.kill()  # its state is unknown, so no other run may use it
                 self._end(worker)
                 raise
             self._give_back(worker)
-        if self._stopping:  # nobody looks
+        if self._stopping:  # no step reads these outcomes
             outcomes = Outcomes()
             outcomes.leave_out(len(items))
         elif outcomes.lost and not self._goes_on:
-            # The stream ends at this item; what comes after it in the group is not wanted.
+            # The stream ends at this item, so the rest of the group is not needed.
             outcomes.leave_out(len(items) - len(outcomes))
         return outcomes, seconds
 
     def _ask(self, worker: Worker, items: list[Any], places: list[ItemPlace] | None, outcomes: Outcomes) -> float:
-        """Have a worker call the function for the items, and take in what it answers; return how long it took."""
+        """Have a worker call the function for the items, and add the results to `outcomes`. Return the seconds."""
         unsent: BaseException | None = None
         worker.items.begin()
         sent = 0
@@ -119,8 +119,8 @@ class Processes:
             place = None if places is None else program.SentPlace(places[sent].epoch, places[sent].ordinal)
             try:
                 worker.items.put((item,) if place is None else (item, place))
-            except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
-                note(error, f"asyncfeed: an item of type {type(item).__qualname__} cannot go to another process")
+            except BaseException as error:  # noqa: BLE001 - the consumer gets it
+                note(error, f"asyncfeed: an item of type {type(item).__qualname__} cannot be sent to a process")
                 unsent = error
                 break
             sent += 1
@@ -138,7 +138,7 @@ class Processes:
         return seconds
 
     def _take(self) -> Worker | None:
-        """Return an idle worker, one of an earlier run or a new one; None where the run is stopping."""
+        """Return an idle worker, a worker of an earlier run, or a new one. Return None if the run is stopping."""
         while True:
             with self._lock:
                 if self._stopping:
@@ -158,7 +158,7 @@ class Processes:
         return worker if self._begin(worker) else None
 
     def _lives(self, worker: Worker) -> bool:
-        """Return whether a worker that had nothing to do is still there; say so where it is not."""
+        """Return whether an idle worker still lives. If it does not, forget it and log how it ended."""
         if worker.check():
             return True
         how = self._exit_message(worker, "while it had nothing to do")
@@ -176,26 +176,26 @@ class Processes:
             self._leave(worker)
 
     def _leave(self, worker: Worker) -> None:
-        """Keep a worker for the next run, if it answers; or else end it."""
+        """Keep a worker for the next run if it answers. Otherwise end it."""
         if worker.alive:
             worker.ask(program.REST)
         if worker.alive:
             worker.items.trim()
         with self._lock:
-            # Until it is kept the run may kill it, and does so no more from then on.
+            # Under the lock: `kill` may kill this worker until it is kept, and must not kill it afterwards.
             if worker.alive and not worker.killed and self._kept.keep(self._key, worker, self._generation):
                 self._workers.discard(worker)
                 return
         self._end(worker)
 
     def _prepare(self) -> None:
-        with self._preparing:  # not the other lock, which the loop takes: this may call the user's code
+        with self._preparing:  # not `_lock`, which the loop takes, because pickling may call the user's code
             if self._setup is None:
-                # What the main script defines has that name there; multiprocessing does the same.
+                # Worker processes have the main script under this name, as multiprocessing does.
                 sys.modules.setdefault(program.MAIN, sys.modules["__main__"])
                 packed = pack(self._fn)
                 script = main_script()
-                # In a session without a file, the class of an item has no name that another process can find.
+                # A class that was defined in a session without a file cannot be imported by another process.
                 self._by_value = packed.by_value or (script is None and can_send_by_value())
                 self._setup = tuple(
                     program.Setup(
@@ -207,16 +207,17 @@ class Processes:
     def _start(self) -> Worker:
         if program.importing:
             raise PipelineError(
-                f"{self._name}: this is a worker process, which imports the main script to find something in it, "
-                "and the script opens the pipeline again. Put what the script does under "
-                '`if __name__ == "__main__":`, or the function into a module of its own'
+                f"{self._name}: this is a worker process that imports the main script, and the script opens the "
+                'pipeline again. Put the code that the script runs under `if __name__ == "__main__":`, or put the '
+                "function into a module of its own"
             )
         return Worker(self._library_threads)
 
     def _begin(self, worker: Worker, *, again: bool = False) -> bool:
-        """Give a worker the function; return whether it has taken it.
+        """Send the function to a worker. Return whether the worker has loaded it.
 
-        Raises where a new one cannot. One that is used `again` is then of no use, and a new one may be.
+        Raises if a new worker cannot load it. If a worker that is used `again` cannot, this returns False, because
+        a new worker may be able to.
         """
         with self._lock:
             worker.starting = True
@@ -259,22 +260,22 @@ class Processes:
     # -- on the loop
 
     def stop(self, threads: Threads) -> None:
-        """Let all workers go after what they are at; threads wait for them."""
+        """Keep or end all workers, each after its present order. Threads wait for them, so this does not block."""
         with self._lock:
             self._stopping = True
             idle, self._idle = self._idle, []
             for worker in self._workers:
-                if worker.starting:  # it would import all that it needs first
+                if worker.starting:  # killed, because it would finish its imports before it ends
                     worker.kill()
         for worker in idle:
             try:
                 threads.submit(f"letting a process of {self._name} go", self._leave, worker)
-            except RuntimeError:  # the interpreter ends, and starts no more threads
+            except RuntimeError:  # the interpreter is ending, and starts no more threads
                 worker.kill()
                 self._end(worker)
 
     def kill(self) -> bool:
-        """Kill the workers that are left, with what they started; return whether there were any."""
+        """Kill the workers that are left, and the processes they started. Return whether there were any."""
         with self._lock:
             left = list(self._workers)
             for worker in left:
@@ -287,11 +288,11 @@ class Processes:
 
 
 def _read(arena: Arena, outcomes: Outcomes) -> None:
-    """Add the next result, or what its item raised."""
+    """Add the next result, or the exception of its item, to `outcomes`."""
     try:
         value = arena.get()
-    except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
-        note(error, "asyncfeed: the result cannot be brought from its process")
+    except BaseException as error:  # noqa: BLE001 - the consumer gets it
+        note(error, "asyncfeed: the result cannot be loaded from its process")
         outcomes.lose(error)
         return
     if type(value) is Failed:

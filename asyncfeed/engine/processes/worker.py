@@ -1,15 +1,15 @@
-"""What runs in a worker process: calls of one function, for the groups of items that the parent writes.
+"""The program of a worker process: calls one function for the groups of items that the parent writes.
 
 Invariants:
 
-* It ends when the parent asks for nothing more, after the items it has; when the parent dies, at once, with all
-  that it started, even if the function hangs.
-* Between two runs it holds no function, no item and no result. Each run brings its function anew. If a file that
-  it has imported has changed since, it answers that it is outdated.
-* The parent's main script is imported only where something is asked for that is defined there, under the name
-  `__mp_main__`, as multiprocessing does; while it is, no process may be started.
-* Of itself it writes nothing to the terminal, but where C code breaks down: a Ctrl-C is the parent's, and every
-  error goes there.
+* The process ends after its items when the parent needs no more. When the parent dies, it ends at once, with all
+  processes that it started, even if the function hangs.
+* Between two runs it holds no function, no item and no result. Each run sends its function again. If a file that
+  the process has imported has changed since, it answers that it is outdated.
+* The parent's main script is imported only when a name that it defines is needed. Its module is called
+  `__mp_main__`, as multiprocessing does. No worker process may be started during that import.
+* The process itself writes nothing to the terminal, except when C code crashes. Only the parent handles Ctrl-C,
+  and every error is sent to the parent.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ sys.path[:] = sys.argv[4:]
 from asyncfeed.engine.processes.worker import main
 main(*map(int, sys.argv[1:4]))
 """
-"""The program: descriptors of the socket and both arenas are its first arguments, the rest is `sys.path`."""
+"""The program. Its first arguments are the descriptors of the socket and both arenas. The rest is `sys.path`."""
 MAIN = "__mp_main__"
-"""The name under which a worker process has the parent's main script."""
+"""The module name of the parent's main script in a worker process."""
 
 BEGIN, CALL, REST = b"b", b"?", b"r"
-"""What the parent may order: take a function, call it for the items that are written, let go of it."""
+"""The orders of the parent: load a function, call it for the items in the arena, drop it."""
 DONE, OUTDATED = b".", b"!"
-"""What it is answered."""
+"""The answers."""
 
 importing = False
-"""Whether this is a worker process that is just importing the main script."""
+"""Whether this is a worker process that is importing the main script now."""
 script: tuple[str, str] | None = None
 """In a worker process, the parent's main script: see `Setup`."""
 
 
 class Setup(NamedTuple):
-    """What a worker process is told at the beginning of a run."""
+    """What the parent sends to a worker process at the beginning of a run."""
 
     name: str
-    """The stage, as it is written in the description."""
+    """The name of the stage in the description."""
     goes_on: bool
-    """Whether the items after one that failed are wanted."""
+    """Whether a group continues after an item that failed."""
     room: int
-    """How many bytes of results end a group, the rest of which is taken anew."""
+    """Bytes of results at which a group ends early. Its remaining items form a new group."""
     argv: list[str]
     script: tuple[str, str] | None
-    """The main script: ("module", its name) or ("path", its file); None where it cannot be imported."""
+    """The main script: ("module", its name) or ("path", its file). None if it cannot be imported."""
     by_value: bool
     """Whether results are written by value: see `asyncfeed.functions.sending`."""
     function: bytes
@@ -74,28 +74,28 @@ class Setup(NamedTuple):
 
 
 class SentPlace(NamedTuple):
-    """Where an item stands, as far as it is known here."""
+    """The `Place` of an item, as it is sent to a worker process."""
 
     epoch: int
     ordinal: Any
 
 
 def main(lifeline: int, items: int, results: int) -> None:
-    """Run to the end; the arguments are descriptors."""
-    # Not SIG_IGN, which the programs that a function starts would inherit.
+    """Serve the parent to the end. The arguments are file descriptors."""
+    # A handler and not SIG_IGN, because programs that the function starts would inherit SIG_IGN.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    faulthandler.enable()  # where C code breaks down, that alone can say where
+    faulthandler.enable()  # if C code crashes, nothing else can say where
     parent = socket.socket(fileno=lifeline)
     threading.Thread(target=_die_with, args=(parent,), name="asyncfeed-lifeline", daemon=True).start()
-    with suppress(ConnectionError):  # the parent is gone, or wants nothing any more
+    with suppress(ConnectionError):  # the parent is gone, or needs no more results
         _serve(parent, Arena(items), Arena(results))
 
 
 def _die_with(parent: socket.socket) -> None:
-    """Wait until the parent has died, and end this process and what it started."""
+    """Wait until the parent has died. Then kill this process and the processes that it started."""
     poll = select.poll()
-    poll.register(parent, 0)  # nothing but the end: both directions are closed
+    poll.register(parent, 0)  # 0: only POLLHUP is reported, when both directions are closed
     poll.poll()
     os.killpg(os.getpid(), signal.SIGKILL)
 
@@ -129,51 +129,51 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
             results.write_by_value(by_value)
             try:
                 fn = pickle.loads(data)  # noqa: S301 - it is our own
-            except BaseException as error:  # noqa: BLE001 - the parent reports it, whatever it is
+            except BaseException as error:  # noqa: BLE001 - the parent reports it
                 results.put(Failed(error))
             del data
         parent.send(answer)
 
 
 def _stand_in_for(main_script: tuple[str, str] | None) -> None:
-    """Let the parent's main script be found under its names, and imported when it is first asked for."""
+    """Install a module in place of the parent's main script, which imports the script when it is first used."""
     global script
     script = main_script
     sys.modules["__main__"] = sys.modules[MAIN] = _Main(main_script)
 
 
 def _changed_since(seconds: float) -> bool:
-    """Return whether a file that a module here was imported from has changed: 1 ms for 1,000 modules."""
+    """Return whether the file of an imported module has changed since. This takes 1 ms for 1,000 modules."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__dict__", {}).get("__file__")
         try:
-            # When the file came to be what it is, also where it was moved here with an old time of its own.
+            # `st_ctime` and not `st_mtime`, because a file that was moved here may keep an old `st_mtime`.
             if isinstance(file, str) and os.stat(file).st_ctime >= seconds:  # noqa: PTH116 - four times as fast
                 return True
-        except (OSError, ValueError):  # some modules name a file that never was
+        except (OSError, ValueError):  # some modules name a file that never existed
             pass
     return False
 
 
 def _call(fn: Any, items: Arena, results: Arena, name: str) -> bool:
-    """Call the function for the next item and put down what comes of it; return whether that is a result."""
+    """Call the function for the next item, and write its result or exception. Return whether it was a result."""
     try:
         result = fn(*items.get())
         refuse_awaitable(name, result)
-    except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
+    except BaseException as error:  # noqa: BLE001 - the consumer gets it
         results.put(Failed(error, results.dumps))
         return False
     try:
         results.put(result)
     except BaseException as error:  # noqa: BLE001
-        note(error, f"asyncfeed: a result of type {type(result).__qualname__} cannot leave its process")
+        note(error, f"asyncfeed: a result of type {type(result).__qualname__} cannot be sent from its process")
         results.put(Failed(error, results.dumps))
         return False
     return True
 
 
 class _Main(ModuleType):
-    """Stands for the main script until something in it is asked for."""
+    """Takes the place of the main script until one of its names is needed."""
 
     def __init__(self, script: tuple[str, str] | None) -> None:
         super().__init__(MAIN)
@@ -185,9 +185,9 @@ class _Main(ModuleType):
             raise AttributeError(f"module '__main__' has no attribute {name!r}")
         if self._script is None:
             raise PipelineError(
-                f"{name!r} is defined in a session without a file (stdin, a prompt, a notebook), which no other "
-                "process can import: `pip install cloudpickle`, which sends functions of such a session by value, "
-                "or put it into a module of its own"
+                f"{name!r} is defined in a session without a file (stdin, a prompt, a notebook), so no other "
+                "process can import it: run `pip install cloudpickle`, which sends such functions by value, or "
+                "put it into a module of its own"
             )
         kind, where = self._script
         importing = True
