@@ -77,7 +77,7 @@ __all__ = [
     "threadsafe_generator",
 ]
 
-# What a description can do without is imported when it is first used: asyncio and the engine, the decoders.
+# Imported when they are first used, because a description needs none of them: asyncio, the engine, the decoders.
 _LATER = {
     "Coordinator": "asyncfeed.coordinator",
     "Epoch": "asyncfeed.epochs",
@@ -97,10 +97,10 @@ _LATER = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker that sees it takes every misspelt name for an object
+if not TYPE_CHECKING:  # with a `__getattr__`, a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> object:
-        if name == "queues":  # a module, which becomes an attribute as it is imported
+        if name == "queues":  # a module: importing it sets the attribute
             return import_module("asyncfeed.queues")
         if name not in _LATER:
             raise AttributeError(f"module 'asyncfeed' has no attribute {name!r}")

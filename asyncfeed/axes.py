@@ -1,11 +1,14 @@
-"""Which axes of the arrays that a pipeline delivers have one size in all items.
+"""Which axes of the delivered arrays have one size in all items.
 
-A framework asks for shapes before it has seen the data. The first item tells the sizes, and the description which
-of them hold for every item; the others are left open. In a batch the samples' axes hold unless something pads, and
-the first axis only where no batch can be smaller. Of items that are no batches only the number of axes holds,
-because nothing has compared them.
+A framework asks for shapes before it has seen the data. The first item gives the sizes. The description says which
+of these sizes hold for every item. The other axes get size None.
 
-Each stage declares what it does to this: see `Node.axes`.
+* In a batch, the axes of the samples are fixed unless a stage pads. The first axis is fixed if no batch can be
+  smaller than the others.
+* In items that are not batches, no axis is fixed, because no stage has compared the shapes of the items. Only the
+  number of axes is taken from the first item.
+
+Each stage declares how it changes the axes: see `Node.axes`.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ class Axes(Protocol):
     """A rule that says which axes have one size in all items."""
 
     def holds(self, ndim: int) -> tuple[bool, ...]:
-        """Return for each axis of an array of so many whether its size is the same in all items."""
+        """Return, for each axis of an array with `ndim` axes, whether its size is the same in all items."""
         ...
 
     def mapped(self) -> Axes:
-        """Return the rule for what a function of the user's makes of the items."""
+        """Return the rule for the results, if a function of the user's is called for each item."""
         ...
 
 
@@ -76,7 +79,7 @@ class Batched:
     sample: Axes
 
     def holds(self, ndim: int) -> tuple[bool, ...]:
-        """Return the batch's axis, and what the sample's rule says of the others."""
+        """Return `whole` for the first axis, and the samples' rule for the other axes."""
         return (self.whole, *self.sample.holds(ndim - 1)) if ndim else ()
 
     def mapped(self) -> Axes:
@@ -95,7 +98,7 @@ class AllOf:
         return tuple(map(all, zip(*(rule.holds(ndim) for rule in self.rules), strict=True)))
 
     def mapped(self) -> Axes:
-        """Return what holds by all rules afterwards."""
+        """Return the `mapped` rules of all of them."""
         return AllOf(tuple(rule.mapped() for rule in self.rules))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asyncfeed.pipeline import Pipeline
 
     _Leaf = float | complex | str | bytes | np.generic | NDArray[Any]
-    """Samples of which a batch is one array: a type checker takes int and bool for float."""
+    """Samples whose batch is one array. Type checkers accept int and bool as float."""
 
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
@@ -28,18 +28,18 @@ _Sizes = int | tuple[int | None, ...] | None
 
 
 class Unknown:
-    """A type that no sample has, for overloads: only a pipeline of Any matches it.
+    """A type that no sample has. Overloads use it, because only a pipeline of Any matches it.
 
-    Without such an overload, a type checker takes the first of the others for a pipeline of Any, which would say
-    that its batches are arrays.
+    Without such an overload, a type checker would choose the first of the other overloads for a pipeline of Any.
+    That overload would say that the batches are arrays.
     """
 
 
 class Batching(Running[T_co]):
     """The part of `Pipeline` that makes batches and takes them apart.
 
-    What a type checker knows of a batch is the structure of its samples: one array for numbers, text and arrays; a
-    pair, a triple or a dict of anything for samples that are one.
+    The types give the structure of a batch. A batch of numbers, texts or arrays is one array. A batch of pairs,
+    triples or dicts is a pair, a triple or a dict of Any.
     """
 
     __slots__ = ()
@@ -77,10 +77,10 @@ class Batching(Running[T_co]):
         """Stack each `size` samples: every leaf becomes an array with a new first axis.
 
         Args:
-            size: Number of samples of a batch.
+            size: Number of samples in a batch.
             drop_remainder: True drops the last batch of an epoch if it is smaller.
-            collate: A sync function of a list of samples that makes the batch instead, called on a thread. It
-                takes and returns any objects. `pad` cannot follow it.
+            collate: A sync function that gets a list of samples and returns the batch, instead of stacking. It is
+                called on a thread, and may take and return any objects. `pad` cannot follow it.
 
         Returns:
             Batches with the structure of the samples, which are trees of arrays and numbers. Numbers become int64,
@@ -88,13 +88,13 @@ class Batching(Running[T_co]):
             JAX and TensorFlow become arrays of theirs. A leaf that is None in all samples stays None.
 
         Raises:
-            ValueError: While the pipeline runs, samples differ in structure, dtype or shape (the message names
-                two), or an object makes no array: a `File` that was not loaded, the None of a function without a
-                `return`.
+            ValueError: While the pipeline runs, samples differ in structure, dtype or shape; the message names two
+                of them. Or an object cannot be stacked, such as a `File` that was not loaded, or the None of a
+                function without a `return`.
 
         Memory:
             A batch is one 64-byte aligned array for each leaf. If the array is 256 KB or larger, a later batch
-            uses its memory again, after the last array, view or tensor that shows it is gone.
+            uses its memory again after the last array, view or tensor over this memory is gone.
 
         Example:
             >>> import asyncfeed as af
@@ -147,11 +147,13 @@ class Batching(Running[T_co]):
         `multiple_of`. Anywhere else each sample is padded to `to`.
 
         Args:
-            value: What is added, or a tree of values, one for each leaf. Arrays of text get "" for the default.
-            to: The size of the first axis, or a tuple with the size of each axis. None leaves an axis to the
+            value: The value to add, or a tree with one value for each leaf. By default arrays of text are padded
+                with "".
+            to: The size of the first axis, or a tuple with the size of each axis. None pads an axis to the
                 longest.
-            multiple_of: The same for sizes that are rounded up to a multiple.
-            lengths: True gives (batch, true lengths), as TensorFlow's `padded_batch` beside a length column.
+            multiple_of: A number to whose next multiple the first axis is padded, or a tuple with one for each
+                axis.
+            lengths: True returns pairs (batch, lengths). The lengths are the sizes of axis 0 before padding.
 
         Example:
             >>> import asyncfeed as af, numpy as np
@@ -205,17 +207,17 @@ class Batching(Running[T_co]):
         drop_remainder: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline[Any]:
-        """Batch samples of similar length together, as TensorFlow's `bucket_by_sequence_length`.
+        """Batch samples of similar length together, like TensorFlow's `bucket_by_sequence_length`.
 
-        A sample shorter than `boundaries[0]` goes to the first bucket, and so on. A bucket that is full becomes a
-        batch. `pad` usually follows.
+        Bucket 0 takes samples shorter than `boundaries[0]`, bucket 1 those shorter than `boundaries[1]`, and so
+        on. A full bucket becomes a batch. `pad` usually follows.
 
         Args:
             boundaries: The lengths at which the next bucket begins.
-            size: Number of samples of a batch, or one number for each bucket.
-            length_of: A function of the sample. By default the length is axis 0 of its first array.
+            size: Number of samples in a batch, or one number for each bucket.
+            length_of: A function of the sample. By default the length is the size of axis 0 of its first array.
             drop_remainder: True drops the smaller batches at the end of an epoch.
-            collate: Makes the batch, as for `batch`.
+            collate: A function that makes the batch, as for `batch`.
 
         Example:
             >>> import asyncfeed as af, numpy as np
@@ -251,19 +253,20 @@ class Batching(Running[T_co]):
     @overload
     def window(self, size: int, *, stride: int = ..., drop_remainder: bool = ...) -> Pipeline[Any]: ...
     def window(self, size: int, *, stride: int = 1, drop_remainder: bool = True) -> Pipeline[Any]:
-        """Stack each `size` samples that follow each other, a window every `stride` samples.
+        """Stack each `size` consecutive samples into a window. A window begins every `stride` samples.
 
-        As TensorFlow's `window(size, shift=stride)` with each window batched. `batch` says what samples may be.
-        Windows never reach across epochs.
+        This is TensorFlow's `window(size, shift=stride)` with each window batched. Samples may be those that
+        `batch` takes. A window never holds samples of two epochs.
 
         Args:
-            size: Number of samples of a window.
+            size: Number of samples in a window.
             stride: Number of samples from the start of a window to the start of the next.
-            drop_remainder: False also gives the shorter windows at the end of an epoch.
+            drop_remainder: False also returns the shorter windows at the end of an epoch.
 
         Order:
-            If the samples are in memory and can be reached by number, the windows can be too, and an exact
-            `shuffle` may follow. A `split` must come before, or its parts would share samples.
+            If the samples are in memory and can be reached by number, the windows can be reached by number too,
+            and an exact `shuffle` may follow. A `split` must come before `window`, or the parts would share
+            samples.
 
         Memory:
             Each window is a new array, so all windows need about `size / stride` times as much as the samples.

@@ -1,4 +1,4 @@
-"""Several pipelines as one."""
+"""Functions that combine several pipelines into one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def zip(
     sixth: Pipeline[Any], /, *more: Pipeline[Any], strict: bool = ...,
 ) -> Pipeline[tuple[Any, ...]]: ...  # fmt: skip
 def zip(*pipelines: Pipeline[Any], strict: bool = True) -> Pipeline[tuple[Any, ...]]:
-    """Feed one item of each pipeline at a time, as a tuple, as Python's `zip`.
+    """Feed tuples with one item of each pipeline, like Python's `zip`.
 
     Args:
         *pipelines: The inputs.
@@ -61,23 +61,24 @@ def mix(
 ) -> Pipeline[T]:
     """Feed items of several pipelines, each from one that is drawn at random.
 
-    As TensorFlow's `sample_from_datasets`.
+    This is TensorFlow's `sample_from_datasets`.
 
     Args:
         *pipelines: The inputs.
-        weights: How often each input is drawn, relative to the others. None draws all equally.
+        weights: How often each input is drawn, relative to the others. None draws all equally often.
         seed: Decides which input each item comes from.
-        stop: "all" goes on until every input has ended, and draws an ended input no more. "first" ends the epoch
-            when it draws an input that has ended.
+        stop: "all" ends the epoch when every input has ended. Inputs that have ended are not drawn any more.
+            "first" ends the epoch when an input is drawn that has ended.
 
     Raises:
-        PipelineError: There are not as many weights as pipelines, or no weight is above 0.
-        Exception: While the pipeline runs, that of an item that fails, with a note of its place in its own
-            pipeline.
+        PipelineError: The number of weights is not the number of pipelines, or no weight is above 0.
+        Exception: While the pipeline runs, the exception of an item that fails. A note has the place of the item
+            in its own pipeline.
 
     Order:
-        `seed` decides it, the same in each epoch. Each input keeps its own order. If the items of all inputs can
-        be reached by number, those of the mix can be too, up to 67 million of them: an exact `shuffle` may follow.
+        `seed` decides from which inputs the items come. The draws are the same in each epoch. Each input keeps its
+        own order. If the items of all inputs can be reached by number, and are at most 67 million, the items of
+        the mix can be reached by number too. An exact `shuffle` may then follow.
 
     Example:
         >>> from asyncfeed.sources import items
@@ -88,10 +89,10 @@ def mix(
 
 
 def concat(*pipelines: Pipeline[T]) -> Pipeline[T]:
-    """Feed the items of each pipeline after those of the one before.
+    """Feed all items of the first pipeline, then all items of the second one, and so on.
 
     Args:
-        *pipelines: The inputs. The later ones read ahead meanwhile.
+        *pipelines: The inputs. All of them read ahead at the same time.
 
     Example:
         >>> from asyncfeed.sources import items

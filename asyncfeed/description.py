@@ -1,4 +1,4 @@
-"""What a pipeline is as a value: a source, its stages, and what they say about it without running."""
+"""A pipeline as a value: a source, its stages, and the facts that are known before a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncfeed.stages.together import fold
 
 
 class Description:
-    """A source and the stages after it. Immutable; compares, prints and pickles."""
+    """A source and the stages after it. It is immutable, and can be compared, printed and pickled."""
 
     __slots__ = ("source", "stages")
 
@@ -23,10 +23,10 @@ class Description:
         object.__setattr__(self, "stages", stages)
 
     def size(self) -> int | None:
-        """Return how many items one run delivers; None where that is not known or has no end."""
+        """Return the number of items that one run delivers. None if it is not known, or the items have no end."""
         size, endless = self.source.size(), self.source.has_no_end
         for node in self.stages:
-            if endless:  # only a stage that ends it, as `take` does, knows how many are left
+            if endless:  # only a stage that ends the stream, such as `take`, gives a length
                 size = None if node.endless(upstream=True) else node.length(sys.maxsize)
             elif size is not None:
                 size = node.length(size)
@@ -34,23 +34,25 @@ class Description:
         return size
 
     def __len__(self) -> int:
-        """Return how many items one run delivers; raises `TypeError` where that is not known."""
+        """Return the number of items that one run delivers. Raises `TypeError` if it is not known."""
         size = self.size()
         if size is None:
             raise TypeError(f"the length of {self!r} is not known, or it has no end")
         return size
 
     def __bool__(self) -> bool:
-        """Return True: a description is something, however many items it has."""
+        """Return True, also for a pipeline without items."""
         return True
 
     def indexed(self) -> Indexed | None:
-        """Return the items by number, where all stages only rearrange such a source."""
+        """Return the items by number if the source has them by number and all stages only rearrange them."""
         indexed, rest = fold(self.source, self.stages, whole=True)
         return None if rest else indexed
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Pipeline cannot be changed; .{name} is set when it is made")
+        raise AttributeError(
+            f"a Pipeline cannot be changed, so .{name} cannot be set; its methods return new pipelines"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.source, self.stages)

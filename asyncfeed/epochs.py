@@ -1,4 +1,4 @@
-"""Epochs: one run over several epochs, which the consumer can tell apart."""
+"""Epochs: one run over several epochs. The consumer sees when each epoch ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T_co = TypeVar("T_co", covariant=True)
 class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     """One epoch of a run: iterate it with `for` or `async for`.
 
-    It can be left early, by `break`: the next epoch then begins without the rest of this one. Once `Epochs` has
-    moved on, an earlier epoch delivers nothing more. Any number of threads or tasks may draw from it.
+    A loop may leave it early, by `break`. The rest of the epoch is then skipped when the next one begins. After
+    `Epochs` has moved on, an earlier epoch delivers nothing more. Any number of threads or tasks may draw from it.
 
     Raises:
         ClosedError: From the first draw, if `Epochs` has moved on before.
@@ -27,7 +27,8 @@ class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     def __init__(self, epochs: Epochs[T_co], place: int, number: int, length: int | None) -> None:
         self.number = number
-        """The number of the epoch, as a `shuffle` and `map(rng=True)` count it: 0 is the first."""
+        """The number of the epoch, counted from 0. It decides the order of a `shuffle` and the numbers of
+        `rng`."""
         self._epochs = epochs
         self._feed = epochs.feed
         self._place = place
@@ -35,7 +36,7 @@ class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         self._drawn = False
 
     def __iter__(self) -> Self:
-        """Return the epoch itself: iterating goes on where it stands."""
+        """Return the epoch itself: iterating continues with the next batch."""
         return self
 
     def __next__(self) -> T_co:
@@ -45,32 +46,32 @@ class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         return self._feed.__next__(self._place)
 
     def __aiter__(self) -> Self:
-        """Return the epoch itself: iterating goes on where it stands."""
+        """Return the epoch itself: iterating continues with the next batch."""
         return self
 
     async def __anext__(self) -> T_co:
-        """Return the next batch of this epoch; cancelling the wait loses nothing."""
+        """Return the next batch of this epoch. Cancelling the wait loses no batch."""
         if not self._drawn:
             self._begin()
         return await self._feed.__anext__(self._place)
 
     def _begin(self) -> None:
-        """Raise if the epoch was over before anybody drew from it: to deliver nothing would hide a mistake."""
+        """Raise if the epoch was over before its first draw. Delivering nothing would hide a mistake."""
         if self._epochs.place > self._place:
             raise ClosedError(
-                f"epoch {self.number} is over: an epoch ends when the next one is asked for, as list(epochs) does "
-                "at once. Draw from each when it comes: `for epoch in pipeline.epochs(n): for batch in epoch: ...`"
+                f"epoch {self.number} is over: an epoch ends when the next one is asked for, and list(epochs) "
+                "asks for all. Draw from each in turn: `for epoch in pipeline.epochs(n): for batch in epoch: ...`"
             )
         self._drawn = True
 
     def __len__(self) -> int:
-        """Return how many batches the epoch has; raises `TypeError` if that is not known."""
+        """Return the number of batches of the epoch. Raises `TypeError` if it is not known."""
         if self._length is None:
             raise TypeError(f"the length of {self!r} is not known, or it has no end")
         return self._length
 
     def __bool__(self) -> bool:
-        """Return True: an epoch is something, however many batches it has."""
+        """Return True, also for an epoch without batches."""
         return True
 
     def __repr__(self) -> str:
@@ -78,11 +79,11 @@ class Epoch(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
 
 class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
-    """What `Pipeline.epochs` returns: the epochs of one run, in order.
+    """The epochs of one run, in order. `Pipeline.epochs` makes it.
 
-    The run starts with the first batch that is drawn. It reads ahead across the end of an epoch, so no epoch waits
-    for its first batch. `feed` is the running pipeline: its `stats()`, `failure`, `skipped` and `stop()`. The run
-    stops at the end of a `with` block, after the last epoch, or when nobody holds it any more.
+    The run starts with the first draw. It reads ahead into the next epoch, so that epoch need not wait for its
+    first batch. `feed` is the running pipeline, with `stats()`, `failure`, `skipped` and `stop()`. The run stops
+    at the end of a `with` block, after the last epoch, or when the last reference to it is dropped.
     """
 
     def __init__(self, feed: Feed[T_co], count: int | None, start: int, length: int | None) -> None:
@@ -93,19 +94,19 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
         self._length = length
         self._begun = 0
         self.place = -1
-        """The place of the epoch that was asked for last, or the count if the one after the last was."""
+        """The place of the last epoch that was asked for. It equals the count after the end."""
 
     def __iter__(self) -> Self:
-        """Return the epochs themselves: iterating goes on where it stands."""
+        """Return the epochs themselves: iterating continues with the next epoch."""
         return self
 
     def __next__(self) -> Epoch[T_co]:
-        """Leave the epoch before, whatever is left of it, and return the next one."""
+        """Return the next epoch. The rest of the current epoch is skipped."""
         place = self.place = self._begun
         if place == self._count:
             if self._session.run is not None:
                 self._session.go_to_epoch(place)
-            self._session.stop("all epochs are over")  # a coordinator goes on
+            self._session.stop("all epochs are over")  # this does not stop a coordinator
             raise StopIteration
         self._begun += 1
         if place:
@@ -113,11 +114,11 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
         return Epoch(self, place, self._start + place, self._length)
 
     def __aiter__(self) -> Self:
-        """Return the epochs themselves: iterating goes on where it stands."""
+        """Return the epochs themselves: iterating continues with the next epoch."""
         return self
 
     async def __anext__(self) -> Epoch[T_co]:
-        """Leave the epoch before, whatever is left of it, and return the next one."""
+        """Return the next epoch. The rest of the current epoch is skipped."""
         try:
             return next(self)
         except StopIteration:
@@ -126,13 +127,13 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
         raise StopAsyncIteration
 
     def __len__(self) -> int:
-        """Return how many epochs there are in all; raises `TypeError` if they have no end."""
+        """Return the number of epochs. Raises `TypeError` if they have no end."""
         if self._count is None:
             raise TypeError("these epochs have no end")
         return self._count
 
     def __bool__(self) -> bool:
-        """Return True: they are something, however many they are."""
+        """Return True, also for 0 epochs."""
         return True
 
     def __repr__(self) -> str:

@@ -1,15 +1,15 @@
-"""What can go wrong, as a tree.
+"""The exceptions that asyncfeed raises, and the record of a failed item.
 
 ::
 
     AsyncfeedError
-    ├── PipelineError(ValueError)   a description that cannot run; raised by the line that wrote it
-    ├── StoreError(OSError)
-    │   └── Corrupt                 bytes that are not what they claim: short, bad header, changed, wrong checksum
-    └── ClosedError                 used after close; never for the end of the data
+    ├── PipelineError(ValueError)   the description cannot run; raised by the call that wrote it
+    ├── StoreError(OSError)         reading from storage failed
+    │   └── Corrupt                 the bytes are damaged, or changed since the file was listed
+    └── ClosedError                 used after it was closed; never raised for the end of the data
 
-An item that fails keeps its own exception: none of these wraps it. What is known about the failure is
-added to the exception as a note, and held as data in `Failure`.
+If an item fails, its original exception is raised and not wrapped in one of these. The exception gets a note with
+the stage, the item and its place. `Failure` holds the same as data.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from types import TracebackType
 
 
 class AsyncfeedError(Exception):
-    """The root of every error that asyncfeed itself raises."""
+    """The base of all exceptions that asyncfeed defines."""
 
 
 class PipelineError(AsyncfeedError, ValueError):
-    """A description that cannot run; the message says what to write instead."""
+    """The description cannot run. The message says what to write instead."""
 
 
 class StoreError(AsyncfeedError, OSError):
@@ -32,38 +32,40 @@ class StoreError(AsyncfeedError, OSError):
 
 
 class Corrupt(StoreError):
-    """The bytes are not what they claim to be: cut short, a bad header, changed since they were listed."""
+    """A file's bytes are damaged.
+
+    They are cut short, have a bad header or a wrong checksum, or changed since the file was listed.
+    """
 
 
 class ClosedError(AsyncfeedError):
-    """The feed was used after it was closed, or from where it cannot be used."""
+    """A feed or queue was used after it was closed, or a feed was used from an event loop that is not its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed item: what failed, where, and why.
-
-    `ordinal` is the item's place in the order of its epoch, counted from 0; a tuple where the item came out
-    of a `flat_map` (the parent's ordinal, then the child's), and the members' ordinals where it is a batch.
-    """
+    """One failed item: its exception, its stage, its name and its place."""
 
     error: BaseException
     """The original exception, with its own traceback."""
     stage: str
-    """The stage that raised, as it is written in the description."""
+    """The stage that raised it, as it is written in the description."""
     key: str
-    """What the item is called: a file's path, or the item's place where it has no name."""
+    """The item's name: the path of a file, or the item's place if it has no name."""
     ordinal: object
+    """The item's number in its epoch, counted from 0. A child of a `flat_map` has a tuple: the ordinal of its
+    parent, then its own number. A batch has the ordinals of its members."""
     epoch: int
+    """The number of the epoch, counted from 0."""
     traceback: TracebackType | None = field(default=None, repr=False, compare=False)
-    """Where it was raised, without the frames that handing it on adds."""
+    """The traceback from where the exception was raised, without the frames that passed it on."""
 
     def note(self) -> str:
-        """Return the line that is added to the exception."""
+        """Return the line that is added to the exception as a note."""
         return f"asyncfeed: in stage {self.stage}, item {self.key} (ordinal {self.ordinal} of epoch {self.epoch})"
 
 
 def note(error: BaseException, text: str) -> None:
-    """Add a note to an exception; one that takes none, as a frozen dataclass, is still the one to raise."""
-    with suppress(Exception):
+    """Add a note to an exception, if it takes notes."""
+    with suppress(Exception):  # a frozen dataclass takes none; the caller still raises it
         error.add_note(text)

@@ -29,24 +29,23 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     caller's loop, where any number of tasks may draw. The first use decides between the two.
 
     A plain `for` or `next` in a coroutine would block its loop, and raises `RuntimeError`. In a notebook cell it
-    works. If a coroutine opens a feed from which threads draw, write
-    `async with contextlib.aclosing(pipeline.open())`. The end of a plain `with` would block the loop until the run
-    has ended.
+    works. If a coroutine opens a feed for threads, use `async with contextlib.aclosing(pipeline.open())`, because
+    the end of a plain `with` would block the loop until the run has ended.
 
     The user's functions see the context variables of the code that opened the feed, on its loop and on its
     threads, but not in worker processes. Each task and thread has a copy of them, so a function changes only its
     own copy.
 
-    However a run ends, generators and iterators are closed, and their `finally` blocks are not cancelled for
-    `grace` seconds. Then a warning names those that still hang, and they are cancelled.
+    At the end of every run, generators and iterators are closed. For `grace` seconds their `finally` blocks are
+    not cancelled. After that, a warning names the generators that have not ended, and they are cancelled.
 
     Raises:
-        Exception: From a draw, the exception of the item that failed, at its place in the order, and again for
-            every later draw. `failure` holds the details as data.
+        Exception: From a draw, the exception of the item that failed, at its place in the order. Every later draw
+            raises it again. `failure` holds the details as data.
         ClosedError: From a draw after `stop` or the end of the `with` block.
 
     Order:
-        That of the description, for any number of consumers.
+        The order of the description, for any number of consumers.
 
     Memory:
         `memory_limit` bytes for everything in flight.
@@ -191,7 +190,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Feed cannot be pickled or copied, as its threads and queues are those of one run in one process: "
+            "a Feed cannot be pickled or copied, because its threads and queues belong to one run in one process: "
             "send the pipeline (feed.pipeline), and open it there"
         )
 

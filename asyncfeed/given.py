@@ -1,4 +1,4 @@
-"""What `items` is given: what it cannot take is refused with the line to write instead."""
+"""Checks of the argument of `items`. If it is not a source of items, the error says what to write instead."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from asyncfeed.errors import PipelineError, note
 from asyncfeed.numbered import is_sequence
 
 ONE = (str, bytes, bytearray, os.PathLike)
-"""What could be gone through, or names what could be, and is meant as one object."""
+"""Types whose objects are one item each: text and bytes, which could be iterated, and paths."""
 
 
 def check_source(data: Any) -> None:
-    """Raise where `data` is no source of items."""
+    """Raise `PipelineError` if `data` is not a source of items."""
     fix = _refused(data)
     if fix is None and callable(data) and not isinstance(data, Iterable | AsyncIterable):
         fix = _uncallable(data)
@@ -26,7 +26,7 @@ def check_source(data: Any) -> None:
 
 
 def _refused(data: Any) -> str | None:
-    """Return what to say of something that may look like a source; None if nothing is wrong with it."""
+    """Return the error text for an object that only looks like a source; None for every other object."""
     name = type(data).__name__
     if isinstance(data, ONE):
         paths = isinstance(data, str | os.PathLike)
@@ -41,11 +41,11 @@ def _refused(data: Any) -> str | None:
         )
     if isinstance(data, Awaitable) and not isinstance(data, AsyncIterable):
         if isinstance(data, Coroutine):
-            data.close()  # or else Python warns that nobody awaited it
+            data.close()  # otherwise Python warns that it was never awaited
         made = data if isinstance(data, Coroutine) else getattr(data, "get_coro", lambda: None)()
         function = getattr(made, "__name__", "function")
         return (
-            f"{name} is one result to await; give the async function: items({function}), or "
+            f"{name} is one awaitable result; give the async function itself: items({function}), or "
             f"items(lambda: {function}(...))"
         )
     if getattr(data, "shape", None) == ():
@@ -56,13 +56,13 @@ def _refused(data: Any) -> str | None:
 
 
 def _uncallable(fn: Any) -> str | None:
-    """Return what to say of a function that cannot be called without arguments."""
+    """Return the error text for a function that cannot be called without arguments; None for other functions."""
     if hasattr(fn, "__signature__"):
-        return None  # it says that of another, which it may give its arguments to
+        return None  # it is the signature of another function, and `fn` may pass arguments of its own to it
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
     except (ValueError, TypeError):
-        return None  # one in C that does not tell
+        return None  # a function in C without a signature
     try:
         signature.bind()
     except TypeError as error:
@@ -73,16 +73,16 @@ def _uncallable(fn: Any) -> str | None:
 
 
 def _missing(data: object) -> str:
-    """Return what would make a source of it."""
+    """Return what an object lacks to be a source, as the end of the error text."""
     kind = type(data)
     name = kind.__name__
     if isinstance(data, int):
         return f": items(range({data})) counts"
     if hasattr(kind, "__getitem__"):
-        return f": {name} has [number], and no length: give it a __len__{_failing_length(data)}"
+        return f": {name} has [number] but no length: give it a __len__{_failing_length(data)}"
     for step, start, a in (("__next__", "__iter__", "a"), ("__anext__", "__aiter__", "an")):
         if hasattr(kind, step):
-            return f": {name} has {a} {step}, and no {start}; one that returns self is enough"
+            return f": {name} has {a} {step} but no {start}: add {start}, which may return self"
     return ""
 
 
@@ -97,7 +97,7 @@ def _failing_length(data: Any) -> str:
 
 
 def explain_missing(error: BaseException, data: Any, number: int) -> None:
-    """Add to an error of `data[number]` what it may come from, where the number is below the length."""
+    """Add a note with the likely cause to an error of `data[number]`, for a number below the length."""
     name = type(data).__name__
     if isinstance(error, IndexError):
         note(
@@ -108,6 +108,6 @@ def explain_missing(error: BaseException, data: Any, number: int) -> None:
     elif isinstance(error, KeyError) and error.args == (number,) and callable(getattr(data, "keys", None)):
         note(
             error,
-            f"asyncfeed: this {name} was asked for [0], [1] and so on, as it has a length; if it finds its items "
+            f"asyncfeed: this {name} has a length, so it was asked for [0], [1] and so on; if its items are found "
             "by key, write items(data.items()) or items(data.values())",
         )

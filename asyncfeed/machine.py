@@ -1,8 +1,8 @@
-"""How many cores and how much memory this process may use: what the system has, and what its container allows.
+"""The number of cores and bytes of memory that this process may use, on its system and in its container.
 
-On Linux a container's limits are those of a control group (cgroup), of version 1 or 2. Groups are nested, and
-each one limits all that is in it. So the limit of a process is the lowest one on the way from its group to the
-outermost group that it can see.
+On Linux a control group (cgroup) of version 1 or 2 sets the limits of a container. Groups are nested, and each one
+limits every process in it. So the limit of a process is the lowest limit of its group and of all outer groups that
+it can see.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ ROOT = Path("/")
 
 
 def usable_cores(root: Path = ROOT) -> int:
-    """Return how many cores this process may use, at least 1; a part of a core counts as one."""
+    """Return how many cores this process may use, at least 1. A fraction of a core is rounded up."""
     try:
         cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system tells
+    except AttributeError:  # macOS lacks this function
         cores = os.cpu_count() or 1
     return max(1, min(cores, _allowed_cores(root) or cores))
 
 
 def usable_memory(root: Path = ROOT) -> int | None:
-    """Return how many bytes of memory this process may use; None if the system does not say."""
+    """Return how many bytes of memory this process may use. None if the system does not say."""
     limits = [_allowed_memory(root)]
-    with suppress(AttributeError, ValueError, OSError):  # not every system tells
+    with suppress(AttributeError, ValueError, OSError):  # not every system has these names
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min((limit for limit in limits if limit is not None and limit > 0), default=None)
 
@@ -54,8 +54,8 @@ def _allowed_memory(root: Path) -> int | None:
     """Return how many bytes the groups of this process allow."""
     limits = []
     for group in _groups(root, "memory"):
-        # Above `memory.high` the system slows a process down; above the others it kills it. Version 1 writes "no
-        # limit" as a number larger than any memory.
+        # Above `memory.high` the system slows a process down. Above the other limits it kills the process. Version
+        # 1 writes "no limit" as a number larger than any memory.
         for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
             limits += [limit for limit in _numbers(group / name, 1) if limit is not None]
     return min((limit for limit in limits if limit > 0), default=None)
@@ -74,7 +74,8 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         if path is None:
             continue
         top = root / at.lstrip("/")
-        # A container may see its own group as the outermost, also if the path is written from the system's.
+        # A container may see its own group as the outermost one, even if the path starts at the system's root
+        # group.
         inside = path.removeprefix(mounted.rstrip("/")) if f"{path}/".startswith(mounted.rstrip("/") + "/") else ""
         parts = [part for part in inside.split("/") if part]
         for depth in range(len(parts), -1, -1):
@@ -88,13 +89,13 @@ def _memberships(root: Path) -> dict[str, str]:
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if path.startswith("/") and ".." not in path.split("/"):
             found |= dict.fromkeys(controllers.split(","), path)
-        elif path:  # outside of what can be seen from here
+        elif path:  # the group lies outside of the groups that this process can see
             found |= dict.fromkeys(controllers.split(","), "/")
     return found
 
 
 def _mounts(root: Path) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield for each file system of groups: which group is its top, where it is mounted, its type and options."""
+    """Yield the group at the top of each cgroup file system, where it is mounted, its type and its options."""
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
@@ -107,7 +108,7 @@ def _unescaped(path: str) -> str:
 
 
 def _numbers(path: Path, count: int) -> list[int | None]:
-    """Return the whole numbers in a file; None for what is none, as "max", and for what is not there."""
+    """Return `count` whole numbers from a file. None stands for a missing number and for a word such as "max"."""
     words = (_lines(path) or [""])[0].split()
     return [int(word) if re.fullmatch(r"-?\d+", word) else None for word in [*words, *[""] * count][:count]]
 
@@ -120,11 +121,11 @@ def _lines(path: Path) -> list[str]:
 
 
 def default_memory_limit() -> int:
-    """Return a quarter of the memory that this process may use in bytes, at most 1 GiB."""
+    """Return a quarter of the memory that this process may use, in bytes, at most 1 GiB."""
     usable = usable_memory()
     return 1 << 30 if usable is None else max(1, min(1 << 30, usable // 4))
 
 
-# Read when the package is imported, which is cached: later it may be asked for on an event loop.
+# These calls read files and fill the caches. Without them, the first read could block an event loop.
 usable_cores()
 usable_memory()

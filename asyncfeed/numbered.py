@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from asyncfeed.stages.steps import Reading
 
 QUICK = frozenset({list.__getitem__, tuple.__getitem__, range.__getitem__})
-"""What `[number]` is in Python's own sequences: it never waits and never fails."""
+"""The `__getitem__` of Python's own sequences. They never block and never fail for a valid number."""
 KERAS = frozenset({"keras", "tensorflow", "tf_keras"})
-"""The packages whose `PyDataset` or `Sequence` a dataset may be made from."""
+"""The packages with a `PyDataset` or `Sequence` that a dataset may derive from."""
 
 
 class Numbered:
-    """Items of a sequence by number: `fetch` gets many, `one` a single one, `name` says what it is called."""
+    """The items of a sequence by number.
+
+    `fetch` returns many items, `one` returns a single item, and `name` returns the name of an item.
+    """
 
     def __init__(
         self,
@@ -46,12 +49,15 @@ class Numbered:
         return self._fetch(places)
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place is called."""
+        """Return the name of the item at this place."""
         return self._name(place)
 
 
 def length_of(data: object) -> int | None:
-    """Return the length of `data`; None if it has none. A `DataLoader` over a stream says so when it is asked."""
+    """Return the length of `data`; None if it has none.
+
+    The `__len__` of a `DataLoader` over a stream raises, because it has no length.
+    """
     if isinstance(data, type) or not hasattr(data, "__len__"):
         return None
     try:
@@ -59,7 +65,7 @@ def length_of(data: object) -> int | None:
     except (TypeError, NotImplementedError):
         return None
     except Exception as error:
-        note(error, f"asyncfeed: the length of this {type(data).__name__} was asked for")
+        note(error, f"asyncfeed: raised by the __len__ of this {type(data).__name__}")
         raise
 
 
@@ -80,7 +86,7 @@ def pick_from(data: Sequence[Any], places: Sequence[int]) -> list[Any]:
 
 
 class Mapped:
-    """An array in a mapped file: a row is read when it is asked for, not when somebody looks into it later."""
+    """An array in a mapped file. `[number]` returns a copy of the row, so the file is read here and not later."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

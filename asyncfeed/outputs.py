@@ -1,4 +1,7 @@
-"""What a pipeline can be handed to: one method for each bridge, which imports the other side when it is called."""
+"""The methods of `Pipeline` that feed other libraries.
+
+Each method imports its bridge when it is called, so `import asyncfeed` imports no framework.
+"""
 
 from __future__ import annotations
 
@@ -32,37 +35,37 @@ class Outputs:
     ) -> Any:
         """Return a `tf.data.Dataset` of the items, to pass to Keras `fit` or to transform further.
 
-        Each iteration is a run of its own, and counts as the next epoch of a `shuffle` or `map(rng=True)`. It
-        takes no Python on TensorFlow's side. Letting go of the iterator stops the run.
+        Each iteration is a run of its own, and counts as the next epoch of a `shuffle` or `map(rng=True)`.
+        TensorFlow calls no Python code to get an item. Dropping the iterator stops the run.
 
         Args:
             output_signature: A tree of `tf.TensorSpec` that gives shapes and dtypes, instead of the first item.
-            via: "queue", or "from_generator" for the usual, slower way. Dropping the iterator of "from_generator"
-                waits for the item that is being made.
+            via: "queue", or "from_generator" to use TensorFlow's `Dataset.from_generator`, which is slower.
+                Dropping an iterator of "from_generator" waits until the item in progress is made.
             on_open: A function that is called with the feed of each run, for `stats()` and `failure`.
             memory_limit: As for `open`.
 
         Returns:
             A dataset. Shapes and dtypes are inferred from the first item, which the first iteration then delivers.
-            An axis is left open (None) if it may vary: the first axis of a batch unless `drop_remainder`, padded
-            axes unless `to` fixes them, all axes of an item that is not a batch. Python's numbers are int64,
-            float64 and bool; text is `tf.string`; lists become tuples.
+            An axis that may vary has size None: the first axis of a batch unless `drop_remainder`, padded axes
+            unless `to` fixes them, and all axes of an item that is not a batch. Python's numbers become int64,
+            float64 and bool. Text becomes `tf.string`. Lists become tuples.
 
         Raises:
             PipelineError: TensorFlow has no tensors for the items, or there is no item to infer a signature from.
-            OpError: From the iteration, a `tf.errors.OpError` for a failing item, after all items before it. It
-                has the original's type, message and traceback as text; `feed.failure` has the exception. To leave
-                failing items out use `on_error="skip"`, never `Dataset.ignore_errors`: if TensorFlow knows the
-                length, that asks for the missing items without end.
+            OpError: From the iteration, a `tf.errors.OpError` for a failing item, after all items before it. The
+                message has the type, message and traceback of the original exception. `feed.failure` has the
+                exception itself. To leave out failing items use `on_error="skip"`, never `Dataset.ignore_errors`:
+                if TensorFlow knows the length, `ignore_errors` asks for the missing items without end.
 
         Order:
-            That of the description.
+            The order of the description.
 
         Memory:
-            Beside `memory_limit`, the items on their way into TensorFlow: up to three, or as many as are ready and
-            cross together, 16 MB or a sixteenth of the limit at most. These are up to 520 items of 1 KB at most,
-            as a copy, or 18 larger ones. Larger arrays that start at a multiple of 64 bytes, as all batches do,
-            are not copied: do not write to such an array afterwards.
+            `memory_limit` does not count the items on their way into TensorFlow: up to 3 items, or more if items
+            are ready and cross as a group. A group holds at most 16 MB, or a sixteenth of the limit if that is
+            less. So at most 520 items of up to 1 KB are on their way, as copies, or 18 larger ones. A larger array
+            that starts at a multiple of 64 bytes, as in all batches, is not copied: do not write to it afterwards.
 
         Example:
             >>> import asyncfeed as af
@@ -86,28 +89,29 @@ class Outputs:
     ) -> Any:
         """Return the batches for Keras' `fit`, `evaluate` and `predict`: (x, y), (x, y, sample weights) or x.
 
-        Works with the TensorFlow, torch and JAX backends of Keras 3. Each pass is a run of its own and the next
-        epoch of a `shuffle`. Every batch is read once, and no batch is read only to look at it. If the length is
-        known, Keras knows the number of steps. With `steps_per_epoch`, the epochs of Keras go on in one run, which
-        may then be endless.
+        It works with the TensorFlow, torch and JAX backends of Keras 3. Each pass is a run of its own, and the
+        next epoch of a `shuffle`. Every batch is read once, and is used for training even if Keras also builds the
+        model with it. If the length is known, Keras knows the number of steps. With `steps_per_epoch`, all epochs
+        of Keras draw from one run, which may be endless.
 
         Args:
             class_weight: The weight of each class. Give it here: `fit` ignores it for data that is not an array or
                 a dataset of its own.
-            output_signature: A tree of `tf.TensorSpec` that gives shapes and dtypes. Without it, TensorFlow and an
-                unbuilt model get them as `to_tf` infers them. An axis after the first that is not known otherwise
-                is taken for fixed if the first two batches agree, unless a stage pads.
-            on_open: A function that is called with the feed of each run, which has `failure`.
+            output_signature: A tree of `tf.TensorSpec` that gives shapes and dtypes. Without it, they are inferred
+                as by `to_tf`, for the TensorFlow backend and for a model that is not built. If the size of an axis
+                after the first is unknown, the first two batches decide: if they agree, the size is taken as
+                fixed, unless a stage pads.
+            on_open: A function that is called with the feed of each run. `feed.failure` says which item failed.
             memory_limit: As for `open`.
 
         Returns:
-            An object for `fit`. A run stops when Keras lets go of it: at the end of `fit`, after a callback that
-            stops training, and after an exception when that is dealt with. `with train.to_keras() as data:` stops
-            all runs at its end.
+            An object for `fit`. A run stops when Keras drops its iterator: at the end of `fit`, after a callback
+            that stops training, or after an exception, once the exception is no longer referenced.
+            `with train.to_keras() as data:` stops all runs at its end.
 
         Raises:
-            Exception: From `fit`, the exception of the pipeline with torch and JAX, and a `tf.errors.OpError` with
-                its text with TensorFlow.
+            Exception: From `fit`. With torch and JAX, the exception of the pipeline. With TensorFlow, a
+                `tf.errors.OpError` with the text of that exception.
 
         Order:
             As for `open` and `to_tf`.
@@ -135,21 +139,21 @@ class Outputs:
     ) -> Any:  # fmt: skip
         """Return a `tf.compat.v1.train.QueueRunner` that fills a queue, for `add_queue_runner`.
 
-        An item with one axis more than the queue's elements is a batch of them. The end of the data closes the
-        queue. Each session gets a run of its own.
+        An item with one axis more than the elements of the queue is enqueued as a batch of elements. The end of
+        the data closes the queue. Each session gets a run of its own.
 
         Args:
             queue_or_enqueue_op: The queue, or an enqueue op of your own that gets items through its placeholders.
-            placeholders: The placeholders of an enqueue op that does not enqueue them as they are. A dict of items
-                goes by `names=` of the queue, or by the keys of `placeholders`.
-            enqueue_many: Whether items are batches of elements. None compares their axes.
+            placeholders: The placeholders of the enqueue op, if the op does not enqueue them as they are. Items
+                that are dicts are matched by the `names=` of the queue, or by the keys of `placeholders`.
+            enqueue_many: Whether items are batches of elements. None decides by the number of axes.
             on_open: A function that is called with the feed of each run.
             memory_limit: As for `open`.
 
         Raises:
-            PipelineError: The first item, which is read to check it, does not fit the queue in dtype or shape.
-            Exception: From the coordinator, which a failing item stops with its exception. A stop, by the
-                coordinator or by closing the session, ends an enqueue that waits.
+            PipelineError: The first item does not fit the queue in dtype or shape. This call reads it.
+            Exception: From `coord.join`, the exception of a failing item, which stops the coordinator. If the
+                coordinator is asked to stop or the session is closed, an enqueue that waits ends.
 
         Example:
             >>> v1.train.add_queue_runner(train.to_queue_runner(queue))  # doctest: +SKIP
@@ -166,13 +170,13 @@ class Outputs:
         self, sess: Any, enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,
         coord: Any = None, on_open: Callable[[Feed[Any]], None] | None = None, memory_limit: Size | None = None,
     ) -> list[Thread]:  # fmt: skip
-        """Start threads that feed `enqueue_op`, otherwise as `to_queue_runner`.
+        """Start threads that feed `enqueue_op`. In all else this is `to_queue_runner`.
 
         Args:
             sess: The session that runs the op.
             enqueue_op: The op, which gets items through its placeholders.
             placeholders: As for `to_queue_runner`.
-            coord: The coordinator to stop together with.
+            coord: The coordinator. A stop of either side stops the other.
             on_open: A function that is called with the feed of the run.
             memory_limit: As for `open`.
 

@@ -1,4 +1,4 @@
-"""How a description becomes a run: the part of `Pipeline` that opens, iterates and explains it."""
+"""The part of `Pipeline` that opens, iterates and explains it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Running(Description, Generic[T_co]):
         """Return a feed: one pass over this pipeline, to iterate, watch and stop.
 
         Args:
-            memory_limit: Limit of what is in flight, in bytes or as "500MB" or "2GiB": queues, reads, reorder
-                windows and prefetched batches together. The default is a quarter of the memory of the machine or
-                the container, at most 1 GiB. An item larger than the limit passes alone.
-            grace: Number of seconds to wait for functions and for what closes when the run ends.
+            memory_limit: Limit of all data in flight, in bytes or as text such as "500MB" or "2GiB". Queues,
+                reads, reorder buffers and prefetched batches count together. The default is a quarter of the
+                memory of the machine or the container, at most 1 GiB. An item larger than the limit passes alone.
+            grace: Seconds to wait at the end of the run for functions that still run and generators that close.
             epoch: The number of this run, if runs follow each other. Pass 0, 1, 2, ... so that each run gets a new
-                shuffle and new random numbers, exactly as `repeat` would give. Without it every run is epoch 0
-                again. A pipeline that never ends starts at that pass of its endless `repeat`. `epochs(n)` counts
+                shuffle and new random numbers, exactly as `repeat` would give. Without it every run repeats epoch
+                0. If the pipeline has an endless `repeat`, the run starts at this pass of it. `epochs(n)` counts
                 by itself.
-            coord: A `Coordinator`, asyncfeed's or TensorFlow's, to stop together with. When it is asked to stop,
-                drawing raises `ClosedError`. A failing item stops it with its exception, and `stop()` stops it
-                without one. The end of the data and closing the feed leave it alone.
+            coord: A `Coordinator`, asyncfeed's or TensorFlow's. When it is asked to stop, drawing raises
+                `ClosedError`. A failing item stops the coordinator with its exception, and `stop()` stops it
+                without an exception. The end of the data and closing the feed do not stop it.
 
         Example:
             >>> import asyncfeed as af
@@ -84,15 +84,15 @@ class Running(Description, Generic[T_co]):
             coord: As for `open`.
 
         Returns:
-            The epochs. Each has its `number`, and an order and random numbers of its own. It may be left early:
-            the next one then begins without its rest. `epochs(...).feed` is the running pipeline.
+            The epochs. Each has a `number`, its own order and its own random numbers. If a loop leaves an epoch
+            early, the rest of the epoch is skipped. `epochs(...).feed` is the running pipeline.
 
         Raises:
             PipelineError: The source is an iterator, which can be read only once, and `count` is not 1.
 
         Order:
-            Reading ahead goes on across the end of an epoch. An item that fails ends the run, even if it was read
-            ahead in the rest of an epoch that was left.
+            Reading ahead continues across the end of an epoch. An item that fails ends the run, even if it was
+            read ahead in an epoch that was left early.
 
         Example:
             >>> import asyncfeed as af
@@ -116,19 +116,19 @@ class Running(Description, Generic[T_co]):
     def __iter__(self) -> Iterator[T_co]:
         """Run once, on a background thread. Dropping the iterator stops the run.
 
-        Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
+        Every such run repeats epoch 0, with the same order and random numbers. Use `epochs` for several epochs.
         """
         return self.open()
 
     def __aiter__(self) -> AsyncIterator[T_co]:
         """Run once, on the running event loop. Dropping the iterator stops the run.
 
-        Each such run is epoch 0: the same order and random numbers again. See `epochs` for more than one.
+        Every such run repeats epoch 0, with the same order and random numbers. Use `epochs` for several epochs.
         """
         return self.open()
 
     def explain(self, *, memory_limit: Size | None = None) -> str:
-        """Return how this would run, as text: how each stage runs, and the memory limit.
+        """Return a text that says how each stage would run, and the memory limit.
 
         Args:
             memory_limit: As for `open`.

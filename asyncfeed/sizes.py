@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them: 1_000_000, 1e9, "500 MB", "1.5GiB"."""
+"""Reads sizes of memory: 1_000_000, 1e9, "500 MB", "1.5GiB"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _TEXT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*(?:([kmgt]?)(i?)b)?\s*", r
 def parse_bytes(size: Size, stage: str, name: str = "memory_limit") -> int:
     """Return a size in bytes. Units count in thousands (kB, MB, GB, TB), or in 1,024s (KiB, MiB, GiB, TiB).
 
-    Raises PipelineError, naming the option of the stage, for what is no size, and for less than 1 byte.
+    Raises PipelineError if `size` is not a size or is less than 1 byte. The message names the stage and the
+    option.
 
     >>> parse_bytes("1GB", "open"), parse_bytes("1.5 KiB", "open"), parse_bytes(4096, "open")
     (1000000000, 1536, 4096)

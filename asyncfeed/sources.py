@@ -125,7 +125,7 @@ class Items(Source):
         if self.options and not is_sequence(data):
             raise PipelineError(
                 f"items: {', '.join(self.options)} can do nothing for {_brief(data)}, which is drawn one item "
-                "after the other; give what has a length and [number], or do the work in a map"
+                "after the other; give an object with a length and [number], or do the work in a map"
             )
 
     @property
@@ -141,7 +141,7 @@ class Items(Source):
             return None
         if type(data).__getitem__ in QUICK:
             return Numbered(len(data), lambda places: pick_from(data, places))
-        # Anything else may take its time, and may fail.
+        # The `[number]` of every other type may block and may fail.
         if is_async(type(data).__getitem__):
             reading = Reading(self.concurrency or "auto", self.on_error, self.skip_limit, awaits=True)
             return Numbered(len(data), lambda places: [Asked(data, place) for place in places], on_thread=reading)
@@ -162,12 +162,12 @@ class Items(Source):
 
     def size(self) -> int | None:
         """Return the number of items; None if the object does not tell it, or some may be left out."""
-        if callable(self.data) or self.on_error != "raise" or self.one_shot:  # a part of it may have been drawn
+        if callable(self.data) or self.on_error != "raise" or self.one_shot:  # it may be partly drawn already
             return None
         return length_of(self.data)
 
     def open_at(self, place: int) -> Opening:
-        """Return how to draw from the data. Nobody can tell an iterable where to start."""
+        """Return how to draw from the data. An iterable starts at its first item, so `place` items are dropped."""
         data = self.data
         if isinstance(data, Iterable | AsyncIterable):
             return Opening(lambda: data, drop=place)
@@ -272,28 +272,28 @@ def items(
     items that are needed; an `async def __getitem__` is awaited on the loop. Other iterables are drawn on a
     thread, async ones on the loop, from the start in each epoch.
 
-    The batches of a `keras.utils.PyDataset` or `Sequence`, or of any object with `[number]` and an `on_epoch_end`,
-    are read by several threads at a time unless `concurrency=1`. Nothing of it is pickled. Its own
-    `on_epoch_begin` is called before the first batch of an epoch is read, and `on_epoch_end` when all batches have
-    been taken from here. With such hooks epochs do not overlap, and the length may change with each epoch and is
-    not known before. Without them the next epoch is read ahead while this one is used. An epoch that is broken off
-    has no end.
+    The items of a `keras.utils.PyDataset` or `Sequence`, or of any object with `[number]` and an `on_epoch_end`,
+    are its batches. Several threads read them at a time unless `concurrency=1`. The object is not pickled. Its own
+    `on_epoch_begin` is called before the first batch of an epoch is read, and its own `on_epoch_end` when all
+    batches of the epoch have left this source. If an epoch is left early, `on_epoch_end` is not called. With
+    hooks, epochs do not overlap, and the length is not known, because it may change with each epoch. Without
+    hooks, the next epoch is read ahead.
 
     Args:
         data: The data, or a function without arguments that returns it, such as a generator function.
-        concurrency: Number of `[number]` calls at a time, one by default. "auto" finds it, and the dataset must
-            then allow for several threads. An `async def __getitem__` has "auto" as its default.
+        concurrency: Number of `[number]` calls at a time, 1 by default. "auto" finds the number; several threads
+            then call the dataset. The default is "auto" for an `async def __getitem__`.
         on_error: "raise" ends the run at an item that fails, "skip" leaves the item out. See `map`.
         skip_limit: Number of items that "skip" may leave out, or a rate if it is below 1. It counts over the whole
             run, all epochs together.
 
     Raises:
-        PipelineError: There are options, but the data can only be iterated.
+        PipelineError: An option is given, but the data can only be iterated.
         Exception: While the pipeline runs, the exception of an item that fails, after all items before it. A note
             has its number in the dataset.
 
     Order:
-        That of the data.
+        The order of the data.
 
     Example:
         >>> def squares():
@@ -303,7 +303,7 @@ def items(
         [0, 1, 4, 0, 1, 4]
     """
     if _is_dataset(data):
-        from asyncfeed.bridges.pydataset import pydataset  # noqa: PLC0415 - who has no dataset can do without
+        from asyncfeed.bridges.pydataset import pydataset  # noqa: PLC0415 - only datasets need it
 
         return pydataset(
             data,
@@ -380,15 +380,15 @@ def _fix_for(leaf: Any) -> str | None:
     >>> _fix_for([1]), _fix_for(np.zeros(3))
     ('write arrays(numpy.array(...))', None)
     """
-    if hasattr(leaf, "iloc"):  # its `[number]` is a label, of a column or a row
+    if hasattr(leaf, "iloc"):  # in pandas, `[number]` looks up a label of a column or a row
         return "pandas finds rows by label: write arrays(frame.to_numpy()), or a dict of column.to_numpy()"
     if isinstance(leaf, (str, bytes, os.PathLike)):
-        return "open what is there, and give the array; files(...).load(npy) reads a file for each sample"
+        return "open the file, and give its array; files(...).load(npy) reads a file for each sample"
     if isinstance(leaf, Iterator):
-        return "items(...) feeds what can only be iterated"
+        return "use items(...) for an object that can only be iterated"
     if not getattr(leaf, "shape", ()):
         if callable(getattr(leaf, "keys", None)):
-            return "it holds arrays by name: give them, as in arrays(group['x'], group['y'])"
+            return "it holds arrays by name: give the arrays, as in arrays(group['x'], group['y'])"
         return (
             "an array without axes is one sample: items([...]) takes it"
             if hasattr(leaf, "shape")
@@ -398,7 +398,7 @@ def _fix_for(leaf: Any) -> str | None:
 
 
 class _Shape:
-    """Stands for an array in the repr."""
+    """Shows an array in the repr as its shape."""
 
     def __init__(self, array: Any) -> None:
         kind = getattr(array, "dtype", type(array).__name__)
@@ -426,12 +426,12 @@ def arrays(*trees: Any, concurrency: Concurrency = "auto") -> Pipeline[Any]:
     """Feed the rows of arrays: samples are rows of axis 0, in the structure given.
 
     Args:
-        *trees: One array or tree of arrays, or several, whose rows come as a tuple.
+        *trees: One array or tree of arrays. Several give a tuple of their rows.
         concurrency: Number of rows that are read at a time, if the arrays are not in memory. "auto" finds it. Use
             1 for an object that threads must not share.
 
     Order:
-        That of the rows.
+        The order of the rows.
 
     Memory:
         Rows of numpy arrays in memory are views: nothing is copied before `batch`. Any other object with a shape

@@ -6,62 +6,64 @@ import threading
 from dataclasses import dataclass
 
 NAME_WIDTH = 24
-"""Characters for the name of a figure that has a rate."""
+"""Width of the column of names, in characters. A longer name gets lines of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedStats:
-    """A snapshot of a feed; times in seconds, sizes in bytes."""
+    """A snapshot of a feed's statistics. Times are in seconds, sizes in bytes."""
 
     batches: int
     """Number of delivered items: batches, if the pipeline makes batches."""
     nbytes: int
     """Size of the delivered items."""
     seconds: float
-    """Time since the first draw, until the trainer has seen the end or the feed was stopped.
+    """Time from the first draw until the trainer saw the end or the feed was stopped.
 
-    It has three parts: `consumer_waited`, `producer_waited`, and the time in which neither waited, because the
-    pipeline made the next item while the trainer worked. The trainer was busy for `seconds - consumer_waited`.
-    They are measured where the trainer takes the data: in `next()`, or where TensorFlow takes from its queue. An
-    item that `tf.data` prefetches counts as taken then.
+    It has three parts: `consumer_waited`, `producer_waited`, and the time in which neither side waited, because
+    the pipeline made the next item while the trainer worked. The trainer was busy for `seconds - consumer_waited`.
+    All times are measured where the trainer takes the data: in `next()`, or where TensorFlow takes from its queue.
+    An item that `tf.data` prefetches counts as taken at that moment.
     """
     consumer_waited: float
-    """How long a consumer waited and no data was ready; time in which several wait counts once. Near zero, the
-    pipeline is fast enough. Near `seconds`, the trainer waits for the pipeline."""
+    """Time in which a consumer waited and no data was ready. Time in which several consumers wait counts once.
+    Near zero, the pipeline is fast enough. Near `seconds`, the trainer waits for the pipeline."""
     producer_waited: float
-    """How long data was ready and no consumer asked for it. Near `seconds`, the trainer is the slower side."""
+    """Time in which data was ready and no consumer asked for it. Near `seconds`, the trainer is the slower
+    side."""
     skipped: int
-    """Items left out because `on_error="skip"` allowed it."""
+    """Number of items that `on_error="skip"` left out."""
     memory_used: int
-    """Bytes in flight now: what was made, and what running calls will make, as far as its weight is known."""
+    """Bytes in flight now: the items that exist, and the expected results of running calls if their size is
+    known."""
     memory_peak: int
-    """The most bytes that were in flight. Memory that is set aside for results of unknown weight counts for the
-    limit, and not here."""
+    """The largest number of bytes that were in flight. Bytes that are reserved for results of unknown size count
+    against the limit, but not here."""
     memory_limit: int
-    """What bounds them."""
+    """The limit of the bytes in flight."""
     concurrency: tuple[tuple[str, int], ...] = ()
-    """The name of each stage that calls a function, and the number of calls at a time: the number that was given,
-    or that "auto" has found."""
+    """The name of each stage that calls a function, and its number of calls at a time: the given number, or the
+    number that "auto" has found."""
     slow_paths: tuple[tuple[str, int], ...] = ()
-    """Slow paths that were taken, with the stage, the reason and the number of times: batches whose files were
-    loaded one by one, items that went to TensorFlow one by one."""
+    """The slow paths that were taken, each with its stage, reason and number of times. Examples: batches whose
+    files were loaded one by one, and items that went to TensorFlow one by one."""
 
     def __str__(self) -> str:
         """Return the numbers as a table that is 54 characters wide."""
-        import textwrap  # noqa: PLC0415 - few need it
+        import textwrap  # noqa: PLC0415 - only a shown table needs it
 
         lines = []
         for name, value, rate in self._rows():
             if len(name) <= NAME_WIDTH:
                 lines.append(f"{name:<{NAME_WIDTH}}{value:>14}{rate:>16}".rstrip())
-            else:  # a stage, which has no rate
+            else:  # the name of a stage, which has no rate
                 *above, last = textwrap.wrap(name, NAME_WIDTH + 14, subsequent_indent="  ")
                 lines += [*above, f"{last:<{NAME_WIDTH + 16}}{value:>14}"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Return the numbers as a table for a notebook."""
-        from html import escape  # noqa: PLC0415 - few need it
+        from html import escape  # noqa: PLC0415 - only a shown table needs it
 
         cells = (tuple(map(escape, row)) for row in self._rows())
         rows = (f"<tr><th>{name}</th><td>{value}</td><td>{rate}</td></tr>" for name, value, rate in cells)

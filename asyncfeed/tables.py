@@ -1,7 +1,9 @@
-"""Tables: the rows of a CSV file, with the types that are asked for or that cannot lose anything.
+"""Tables: the rows of a CSV file.
 
-Python's own `csv` reads the file. Larger readers (pyarrow, polars) guess types by rules that lose text such as
-"01234", and are hundreds of MB to install.
+A column has the type that the user gives. Without one, a column becomes numbers only if no text is lost.
+
+Python's own `csv` reads the file. pyarrow and polars are not used: their type guessing loses text such as "01234",
+and each takes hundreds of MB to install.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from asyncfeed.stages.base import Source, show
 from asyncfeed.stages.steps import Indexed
 
 INT64 = range(-(2**63), 2**63)
-"""The whole numbers that a batch can hold."""
+"""The range of whole numbers that a batch can hold."""
 TRUTH = {"true": True, "false": False, "1": True, "0": False}
-"""What `types={...: bool}` reads, in any case: `bool("False")` is True."""
+"""The texts that `types={...: bool}` accepts, in upper or lower case. `bool` itself would read "False" as True."""
 
 
 @dataclass(frozen=True)
 class Table(Source):
-    """The rows of a CSV file, some of whose columns name files."""
+    """The rows of a CSV file. The columns in `files` hold `File`s."""
 
     path: str
     files: tuple[str, ...] = ()
@@ -42,7 +44,7 @@ class Table(Source):
     positional: ClassVar[tuple[str, ...]] = ("path",)
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return that nothing is known: cells are no arrays."""
+        """Return `Unknown`: a row is a dictionary of cells, and a cell has no axes."""
         return Unknown()
 
     def indexed(self) -> Indexed:
@@ -60,7 +62,7 @@ class Table(Source):
         return Numbered(count, fetch, name=name)
 
     def __str__(self) -> str:
-        """Return the call, with the types by their names."""
+        """Return the call as it is written, with the names of the types."""
         given = ", ".join(f"{name!r}: {show(kind)}" for name, kind in self.types.items())
         text = super().__str__()
         return f"{text[:-1]}, types={{{given}}})" if given else text
@@ -73,28 +75,28 @@ def table(
     types: Mapping[str, Callable[[str], Any]] | None = None,
     root: Pattern | None = None,
 ) -> Pipeline[dict[str, Any]]:
-    r"""Feed the rows of a CSV file with a header as dictionaries.
+    r"""Feed the rows of a CSV file as dictionaries, with the names of its header as keys.
 
-    The file is UTF-8. Python's `csv` reads it here, once, as `files` is listed.
+    The file must be UTF-8. This call reads it, and no run reads it again.
 
     Args:
         path: The CSV file.
-        files: The columns, one name or several, whose paths become `File`s to load.
-        types: What each column becomes: int, float, bool (true, false, 1, 0), str, or any function of the text. A
-            column that is not named becomes numbers only if that loses nothing: written back, they are the same
-            text in every row. So "01234", "1_000", "+5", "1.10", "1e5", " 1", "nan" and whole numbers beyond int64
-            keep their column text.
-        root: The folder that paths are relative to and must not lead out of. By default it is the folder of the
-            CSV file.
+        files: The name of a column, or several names. The paths in these columns become `File`s to load.
+        types: The type of each column: int, float, bool (true, false, 1, 0), str, or any function of the text. A
+            column without a type becomes numbers only if every number, written back, gives the text of its cell.
+            Otherwise the column stays text. So a column stays text if one of its cells is "01234", "1_000", "+5",
+            "1.10", "1e5", " 1", "nan", or a whole number beyond int64.
+        root: The folder that paths are relative to. A path must not lead out of it. By default it is the folder of
+            the CSV file.
 
     Raises:
-        PipelineError: There is no header or row, rows differ in length, a column is unknown, a type refuses its
-            value, or a path leads out of `root`. The message names line and column.
+        PipelineError: The header is missing, there is no row, rows differ in length, a column is unknown, a type
+            refuses a value, or a path leads out of `root`. The message names the line and the column.
         FileNotFoundError: A file does not exist.
         IsADirectoryError: A path is a directory.
 
     Order:
-        That of the rows.
+        The order of the rows.
 
     Example:
         >>> import pathlib, tempfile
@@ -114,7 +116,7 @@ def table(
             raise PipelineError(f"table: {text} has no column {name!r}; it has {', '.join(read.columns)}")
     for name, kind in kinds.items():
         if name in wanted:
-            raise PipelineError(f"table: column {name!r} is one of files; it has no other type")
+            raise PipelineError(f"table: column {name!r} is in `files` and in `types`; remove it from one of them")
         if not callable(kind):
             raise PipelineError(f"table: the type of {name!r} must be int, float or a function, not {kind!r}")
     base = os.path.dirname(text) or "." if root is None else os.fspath(root)  # noqa: PTH120
@@ -131,7 +133,7 @@ def table(
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """What is in a CSV file: text, and the line that each row starts at."""
+    """The columns of a CSV file as text, and the line that each row starts at."""
 
     path: str
     columns: dict[str, list[str]]
@@ -142,22 +144,22 @@ class _Read:
 
 
 def _read(path: str) -> _Read:
-    import csv  # noqa: PLC0415 - whoever reads no table need not wait for it
+    import csv  # noqa: PLC0415 - a program without tables does not wait for this import
 
     rows: list[list[str]] = []
     lines: list[int] = []
     with open(path, newline="", encoding="utf-8-sig") as source:  # noqa: PTH123
-        # Strict: a quote in the wrong place is an error, not a value with a quote in it.
+        # With `strict`, a quote in the wrong place is an error. Without it, the quote would be part of the value.
         reader = csv.reader(source, strict=True)
         start = 1
         try:
             for row in reader:
-                if row:  # and no blank line
+                if row:  # a blank line gives an empty list
                     rows.append(row)
                     lines.append(start)
                 start = reader.line_num + 1
         except csv.Error as error:
-            raise PipelineError(f"table: line {start} of {path} is no CSV: {error}") from error
+            raise PipelineError(f"table: line {start} of {path} is not valid CSV: {error}") from error
         except UnicodeDecodeError as error:
             raise PipelineError(f"table: {path} is not UTF-8 ({error.reason}); save it as UTF-8") from error
     if len(rows) < 2:
@@ -168,16 +170,19 @@ def _read(path: str) -> _Read:
             raise PipelineError(f"table: {path} has two columns {name!r}; rename one of them")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(header):
-            raise PipelineError(f"table: line {line} of {path} has {len(row)} fields, the header {len(header)}")
+            raise PipelineError(
+                f"table: line {line} of {path} has {len(row)} fields, the header has {len(header)}; "
+                "a comma within a value needs quotes around the value"
+            )
     columns = dict(zip(header, map(list, zip(*rows[1:], strict=True)), strict=True))
     return _Read(path, columns, lines[1:])
 
 
 def infer(column: list[str]) -> Sequence[Any]:
-    """Return a column as ints or floats if they say all that the text says, or as the text.
+    """Return a column as ints or floats if no text is lost, otherwise as text.
 
-    A number says it if writing it gives the text. Whole numbers among floats may be written without ".0", if
-    none of the column has it.
+    No text is lost if `str` or `repr` of each number gives the text of its cell. In a column of floats, whole
+    numbers may lack ".0" if no cell of the column has it.
 
     >>> infer(["1", "-20"]), infer(["0.5", "1"]), infer(["1", "1.0"]), infer(["007"])
     ([1, -20], [0.5, 1.0], ['1', '1.0'], ['007'])
@@ -213,14 +218,14 @@ def _truth(text: str) -> bool:
     try:
         return TRUTH[text.lower()]
     except KeyError:
-        raise ValueError("it is none of true, false, 1 and 0") from None
+        raise ValueError("a bool is written as true, false, 1 or 0") from None
 
 
 def _files(read: _Read, name: str, base: str) -> FileList:
-    """Return the files that a column names; an error gets a note that says where it stands."""
+    """Return the files that a column names. An error gets a note that names the line and the column."""
     paths = [os.path.join(base, each) for each in read.columns[name]]  # noqa: PTH118
     try:
-        for path in filter(has_magic, paths):  # it may be one file, and must not be several
+        for path in filter(has_magic, paths):  # a cell names one file: it must exist, and is not a pattern
             os.stat(path)  # noqa: PTH116
         return expand(paths, base)
     except (OSError, PipelineError):

@@ -1,10 +1,11 @@
-"""The one place where tasks are created, so that a new task never runs inside the call that creates it.
+"""The only module that creates tasks. `start_task` creates a task, and `ended` waits for one.
 
-`start_task` keeps these invariants; `ended` waits for a task:
+`start_task` keeps these invariants:
 
-* Nothing of the coroutine runs before `start_task` has returned. A caller may thus create the task first and note
-  it afterwards, and the task finds everything noted.
-* A task that is cancelled before its first step leaves no coroutine that was never awaited.
+* The coroutine does not run before `start_task` has returned. So a caller can store the task before the coroutine
+  runs.
+* If a task is cancelled before its first step, its coroutine is closed, and Python does not warn that the
+  coroutine was never awaited.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TURNS = 100
-"""Turns of the loop that the run's task has after the time limit to end. It needs fewer than ten."""
+"""Number of turns of the loop in which a task may still end after the time limit. The task needs fewer than
+ten."""
 
 
 def start_task(
@@ -27,16 +29,16 @@ def start_task(
     loop: asyncio.AbstractEventLoop,
     name: str,
 ) -> asyncio.Task[T]:
-    """Create a task in `where`, on `loop`; its first step comes in a later turn of the loop.
+    """Create a task in `where`, on `loop`. Its first step runs in a later turn of the loop.
 
-    asyncio promises that only as long as the loop has no task factory. `asyncio.eager_task_factory` (Python 3.12)
-    runs a task up to its first wait before `create_task` returns.
+    asyncio guarantees that only for a loop without a task factory. `asyncio.eager_task_factory` (Python 3.12) runs
+    a task up to its first wait before `create_task` returns.
     """
     if loop.get_task_factory() is None:
         return where.create_task(coroutine, name=name)
-    # Not `asyncio.Task(coroutine)`: that passes over the user's factory, and no group takes it.
+    # Not `asyncio.Task(coroutine)`: it would bypass the user's factory, and a task group does not accept it.
     task = where.create_task(_in_a_later_turn(coroutine), name=name)
-    # A task that is cancelled before its first step has begun neither coroutine, and only the outer one is closed.
+    # If the task is cancelled before its first step, asyncio closes only the outer coroutine.
     task.add_done_callback(lambda _: coroutine.close())
     return task
 
@@ -45,23 +47,24 @@ async def _in_a_later_turn(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.sleep(0)
     except BaseException:
-        coroutine.close()  # the callback does not come if the loop was closed
+        coroutine.close()  # the callback is not called if the loop was closed
         raise
     return await coroutine
 
 
 def forget_cancellation(task: asyncio.Task[None]) -> None:
-    """Drop the exception a cancelled task ended with: the task keeps it, and its frames keep the task."""
+    """Drop the exception of a cancelled task. The task holds the exception, and its frames hold the task."""
     if task.cancelled():
         with suppress(asyncio.CancelledError):
             task.result()
 
 
 async def ended(task: asyncio.Task[None], seconds: float) -> None:
-    """Wait for a task, also when this wait is cancelled: as a task group, which leaves nothing behind.
+    """Wait for a task to end, for up to `seconds`. A cancellation of this wait is raised at the end of the wait.
 
-    The run's task ends by itself soon after the grace. The time limit is for one that was lost to an interrupt. On
-    a busy machine it may pass before the loop came to run the task, so the loop has some turns beyond it.
+    The run's task ends by itself soon after the grace. The time limit is for a task whose next step was lost to an
+    interrupt. On a busy machine the time may pass before the loop has run the task. So the loop gets `TURNS` more
+    turns after the time limit.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

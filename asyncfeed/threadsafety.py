@@ -1,11 +1,10 @@
-"""One generator drawn by many threads, or by many tasks.
+"""One generator that many threads or many tasks draw from.
 
-What holds here, for both:
+These rules hold for both:
 
-- One draw at a time. Every item goes to exactly one that draws, in the order of the generator.
-- An exception ends a generator for all: whoever would see a plain end because of it gets that exception instead.
-- A task that is cancelled while it waits cancels only itself: the generator goes on, and the next draw gets the
-  item.
+- One draw at a time. Each item goes to exactly one thread or task, in the order of the generator.
+- An exception in a generator also ends it. Later draws would find a plain end, so they raise the same exception.
+- A task that is cancelled during a draw loses no item: the generator goes on, and the next draw gets the item.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ def threadsafe(source: Any) -> Any:
     """Return an iterator over `source` that any number of threads may draw from.
 
     Args:
-        source: An iterable; or an async generator or iterator, which any number of tasks of one event loop may
-            then draw from.
+        source: An iterable. Or an async iterable, such as an async generator: then any number of tasks of one
+            event loop may draw from the result.
 
     Returns:
-        A `ThreadSafe` or a `TaskSafe` iterator. Each item goes to one of those that draw.
+        A `ThreadSafe` or a `TaskSafe` iterator. Each item goes to exactly one thread or task.
 
     Example:
         >>> import asyncfeed as af
@@ -63,7 +62,9 @@ def threadsafe_generator(function: Callable[P, Iterable[T]]) -> Callable[P, Thre
 @overload
 def threadsafe_generator(function: Callable[P, AsyncIterable[T]]) -> Callable[P, TaskSafe[T]]: ...
 def threadsafe_generator(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a generator function so that what it returns may be shared, as by `threadsafe`.
+    """Decorate a generator function, so that many threads or tasks can draw from each of its generators.
+
+    Each generator is wrapped by `threadsafe`.
 
     Args:
         function: A generator function, sync or async.
@@ -104,16 +105,16 @@ class _Failed:
 class ThreadSafe(Iterator[T_co], Generic[T_co]):
     """An iterator that any number of threads may draw from. `threadsafe` makes it.
 
-    Order: that of the source. Errors: an exception goes to the thread whose draw raised it, and to every later
-    draw that would find the source at its end because of it. A source that draws from itself gets a
-    `ValueError`. `close`, `send` and `throw` are the source's own, one at a time like all draws: `close` waits
-    for a draw that is under way, and the threads that wait for their turn then find the end.
+    The order is that of the source. If a draw raises an exception, every later draw that finds the source at its
+    end raises the same exception. If the source draws from itself, it gets a `ValueError`. `close`, `send` and
+    `throw` call those of the source, one call at a time, like draws. So `close` waits until the current draw has
+    ended. The threads that were waiting for their turn then find the end.
     """
 
     def __init__(self, source: Iterator[T_co]) -> None:
         self._source: Any = source
-        # Re-entrant, so that the same thread coming again (the source drawing from itself, a signal's handler)
-        # is told so and does not wait for itself.
+        # Reentrant: the thread that draws may come again, from the source or a signal handler. It then gets an
+        # error and does not wait for itself.
         self._lock = threading.RLock()
         self._busy = False
         self._closed = False
@@ -137,7 +138,7 @@ class ThreadSafe(Iterator[T_co], Generic[T_co]):
 
     def close(self) -> None:
         """Close the source, if it can be closed. Later draws find the end."""
-        self._closed = True  # before its turn comes: those who wait with it draw nothing more
+        self._closed = True  # before the lock is taken: threads that wait for it draw nothing more
         self._alone(getattr(self._source, "close", _nothing))
 
     def _draw(self, *call: Any) -> Any:
@@ -146,7 +147,7 @@ class ThreadSafe(Iterator[T_co], Generic[T_co]):
     def _alone(self, call: Callable[..., Any], *args: Any) -> Any:
         with self._lock:
             if self._busy:
-                raise ValueError("generator already executing: what it runs may not draw from it or close it")
+                raise ValueError("generator already executing: its own code must not draw from it or close it")
             try:
                 self._busy = True
                 return call(*args)
@@ -164,7 +165,7 @@ class ThreadSafe(Iterator[T_co], Generic[T_co]):
         except BaseException as error:
             self._failed.note(error)
             raise
-        self._failed.note(None)  # an iterator that goes on after an exception will end by itself
+        self._failed.note(None)  # the iterator went on after an exception, so its later end is a plain end
         return item
 
     def _end(self) -> NoReturn:
@@ -176,15 +177,16 @@ class ThreadSafe(Iterator[T_co], Generic[T_co]):
 
 
 class TaskSafe(AsyncIterator[T_co], Generic[T_co]):
-    """An async iterator that any number of tasks of one event loop draw from; made by `threadsafe`.
+    """An async iterator that any number of tasks of one event loop may draw from. `threadsafe` makes it.
 
-    Order: that of the source; tasks get their turns in the order they ask. Errors: as for `ThreadSafe`. Each step
-    of the source runs in a task of its own, so cancelling one that waits loses no item and ends nothing.
-    `aclose`, `asend` and `athrow` are the source's own; `aclose` cancels the step that is under way, and those
-    who wait find the end.
+    The order is that of the source. Tasks get their turns in the order in which they ask. Exceptions are handled
+    as by `ThreadSafe`. Each step of the source runs in a task of its own, so if a waiting task is cancelled, no
+    item is lost and the source goes on. `aclose`, `asend` and `athrow` call those of the source. `aclose` cancels
+    the current step, and the tasks that wait find the end.
 
     Raises:
-        RuntimeError: drawn from a second event loop; or the source's step was cancelled, which is the cause.
+        RuntimeError: A second event loop draws from it. Or a step of the source was cancelled: then the
+            `CancelledError` is the cause.
     """
 
     def __init__(self, source: AsyncIterator[T_co]) -> None:
@@ -221,34 +223,37 @@ class TaskSafe(AsyncIterator[T_co], Generic[T_co]):
             self._steps.waiting.clear()
             if (aclose := getattr(self._source, "aclose", None)) is not None:
                 await aclose()
-            for step in left:  # nobody draws any more who could be told
+            for step in left:  # no later draw will raise the exception of a step, so it is raised here
                 if not step.cancelled():
                     step.result()
 
     def _begin(self) -> None:
-        import asyncio  # noqa: PLC0415 - `import asyncfeed` does without
+        import asyncio  # noqa: PLC0415 - `import asyncfeed` must not import it
 
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop, self._turn = loop, _Turn(loop)
-            # A step that nobody waits for any more must not outlive what it is for.
+            # When this object is gone, no task can wait for a step any more.
             weakref.finalize(self, _abandon, loop, self._steps).atexit = False
         elif self._loop is not loop:
-            raise RuntimeError("threadsafe: an async generator is drawn from one event loop, and this is another")
+            raise RuntimeError(
+                "threadsafe: an async generator belongs to the event loop of its first draw, and this is another "
+                "loop; draw on one loop, or make a generator for each"
+            )
         if asyncio.current_task() in self._steps.waiting:
-            raise ValueError("generator already executing: what it runs may not draw from it or close it")
+            raise ValueError("generator already executing: its own code must not draw from it or close it")
 
     async def _draw(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         self._begin()
         async with self._turn:
             steps = self._steps
-            if args:  # what was begun for a draw that was cancelled is for the next `anext`
+            if args:  # a step that a cancelled draw has begun must end first; the next `anext` gets its item
                 await steps.all_done()
             if self._closed:
                 self._end()
             step = steps.start(call, *args) if args or not steps.waiting else steps.waiting[0]
             await steps.done(step)
-            # Nothing waits from here on: the item is taken in the step that returns it.
+            # There is no `await` from here to the return, so a cancellation cannot lose the item.
             steps.waiting.remove(step)
             if self._closed and step.cancelled():
                 self._end()
@@ -271,9 +276,10 @@ class TaskSafe(AsyncIterator[T_co], Generic[T_co]):
 
 
 class _Turn:
-    """A lock of one loop's tasks, in the order in which they come.
+    """A lock for the tasks of one loop. It is given to waiting tasks in the order in which they came.
 
-    `asyncio.Lock` forgets its other waiters if the coroutine of the one that it has just woken is closed.
+    It is not an `asyncio.Lock`: that lock wakes no other waiter if the coroutine of the waiter that it has just
+    woken is closed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -290,7 +296,7 @@ class _Turn:
         try:
             await turn
         except BaseException:  # cancelled, or the coroutine is closed
-            if not turn.cancel() and not turn.cancelled():  # it had got its turn
+            if not turn.cancel() and not turn.cancelled():  # the turn was given to it already
                 with suppress(RuntimeError):  # the loop has closed
                     self._loop.call_soon_threadsafe(self._pass_on)
             raise
@@ -309,7 +315,7 @@ class _Turn:
 
 
 class _Steps:
-    """The steps of an async generator that were begun and whose items nobody has got, oldest first."""
+    """The steps of an async generator that were begun and whose items were not delivered, oldest first."""
 
     def __init__(self) -> None:
         self.waiting: deque[asyncio.Task[tuple[bool, Any]]] = deque()
@@ -321,7 +327,7 @@ class _Steps:
 
         loop = asyncio.get_running_loop()
         step = start_task(loop, _step(call, *args), loop=loop, name="asyncfeed-threadsafe")
-        self.waiting.append(step)  # before its first step, which looks whether the source draws from itself
+        self.waiting.append(step)  # before the task runs: `_begin` sees by it that the source draws from itself
         return step
 
     async def done(self, *steps: asyncio.Task[tuple[bool, Any]]) -> None:
@@ -354,14 +360,14 @@ def _result(step: asyncio.Task[tuple[bool, Any]]) -> tuple[bool, Any]:
         return step.result()
     try:
         return step.result()
-    except BaseException as error:  # as it is, whoever draws would seem to have been cancelled
+    except BaseException as error:  # a bare CancelledError would look like a cancellation of the drawing task
         raise RuntimeError("threadsafe: a step of the async generator was cancelled") from error
 
 
 def _abandon(loop: asyncio.AbstractEventLoop, steps: _Steps) -> None:
-    with suppress(RuntimeError):  # the loop has closed, and has cancelled everything
+    with suppress(RuntimeError):  # the loop has closed, and has cancelled all tasks
         loop.call_soon_threadsafe(steps.cancel)
 
 
 def _nothing() -> None:
-    """Do nothing: this source cannot be closed."""
+    """Do nothing: the source has no `close`."""

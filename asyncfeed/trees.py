@@ -1,9 +1,9 @@
 """Samples are trees: tuples, lists, dicts, named tuples and dataclasses of leaves.
 
-`optree` walks them. `None` is a leaf, and so is everything that is no container: arrays, numbers, text,
-files, tensors. A dataclass becomes known to `optree` when its first instance is seen, in a namespace of our
-own, so it stays what it was for everyone else. `optree` is imported when it is first needed: it was a third of
-the time that `import asyncfeed` took.
+`optree` walks the trees. Everything that is not a container is a leaf: arrays, numbers, text, files, tensors, and
+`None`. A dataclass is registered with `optree` when its first instance is seen. The namespace "asyncfeed" keeps
+this registration from other users of `optree`. `optree` is imported when it is first needed, because its import
+took a third of the time of `import asyncfeed`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ else:
 NAMESPACE = "asyncfeed"
 NUMBERS = frozenset({int, float, bool, type(None)})
 LEAVES = NUMBERS | {np.ndarray, str, bytes, complex} | {np.dtype(each).type for each in "?bBhHiIlLqQefdFD"}
-"""The most common types of leaves, known without `optree`."""
+"""The most common types of leaves. A tree of these needs no `optree`."""
 SMALL_KINDS = LEAVES - {np.ndarray, str, bytes}
-"""Types of leaves that are never worth weighing."""
+"""Types of leaves that are always small, so that computing their size is not worth its time."""
 
 NUMBER = 32
 """Bytes that a Python number is charged with."""
@@ -44,14 +44,14 @@ _dtype = attrgetter("dtype")
 
 @cache
 def _optree() -> Any:
-    import optree  # noqa: PLC0415 - see above
+    import optree  # noqa: PLC0415 - the module's docstring says why
 
     return optree
 
 
 @cache
 def leaf_spec() -> Spec:
-    """Return the structure of a sample that is a leaf and nothing else."""
+    """Return the structure of a sample that is a single leaf."""
     spec: Spec = _optree().treespec_leaf(none_is_leaf=True, namespace=NAMESPACE)
     return spec
 
@@ -69,7 +69,7 @@ def flatten(tree: Tree) -> tuple[list[Any], Spec]:
         if not fresh:
             return leaves, spec
         _register(fresh)
-        tried |= fresh  # one that `optree` refuses is a leaf
+        tried |= fresh  # a type that `optree` refuses stays a leaf
 
 
 def unflatten(spec: Spec, leaves: Iterable[Any]) -> Tree:
@@ -92,14 +92,14 @@ def map_leaves(fn: Callable[[Any], Any], tree: Tree) -> Tree:
 
 
 def leaf_name(spec: Spec, number: int) -> str:
-    """Return how the leaf of this number is reached, as in code: `[0]`, `['x']`; empty for a bare leaf."""
+    """Return the expression that reaches the leaf of this number: `[0]`, `['x']`, or "" for a bare leaf."""
     return spec.accessors()[number].codify("")
 
 
 def size_of(item: Tree) -> int:
-    """Return how many bytes an item is charged with: its arrays and texts, and a little for the rest.
+    """Return the bytes that an item is charged with: its arrays and texts, and a little for the rest.
 
-    It depends on nothing but the item, so what is charged and what is given back always agree.
+    The result depends on the item only, so the charge and the later release always agree.
     """
     kind = type(item)
     if kind in NUMBERS:
@@ -125,7 +125,7 @@ def size_of(item: Tree) -> int:
 
 
 def unweighable(item: Tree) -> type | None:
-    """Return the type of something in an item whose size nothing tells; None where all is known."""
+    """Return the type of a leaf whose size is unknown. Return None if the sizes of all leaves are known."""
     if type(item) in LEAVES:
         return None
     for leaf in flatten(item)[0]:
@@ -152,18 +152,18 @@ def total_size(items: Sequence[Any]) -> int:
 
 
 def _array_size(array: np.ndarray[Any, Any]) -> int:
-    # An array of objects holds pointers; what they point at is what fills the memory.
+    # `nbytes` of an array of objects counts only the pointers.
     return array.nbytes + (sum(map(size_of, array.flat)) if array.dtype.kind == "O" else 0)
 
 
 def _register(kinds: set[type]) -> None:
-    """Make these dataclasses known to `optree`, but for those whose instances only a base of theirs can make."""
+    """Register these dataclasses with `optree`. A class that `object.__new__` cannot make stays a leaf."""
     library = _optree()
     for kind in kinds:
         parts = _Parts(kind)
-        # optree's registry has a lock of its own; where another thread was faster, it raises ValueError.
+        # optree's registry has its own lock. It raises ValueError if another thread has registered the class.
         with suppress(ValueError, TypeError):
-            object.__new__(kind)
+            object.__new__(kind)  # raises TypeError if only a base class, such as dict, can make an instance
             library.register_pytree_node(
                 kind,
                 parts.take_apart,
@@ -174,12 +174,12 @@ def _register(kinds: set[type]) -> None:
 
 
 def _is_container(kind: type) -> bool:
-    """Return whether a type is a dataclass whose fields are parts of a sample; one that is an array is a leaf."""
-    return hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__array__")  # zarr's array is both
+    """Return whether a type is a dataclass that holds parts of a sample. If it is also an array, it is a leaf."""
+    return hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__array__")  # zarr's array has both
 
 
 class _Static:
-    """What of a dataclass instance is no part of the tree: the names of its fields, and what it holds beside."""
+    """The part of a dataclass instance that is not in the tree: its field names, and its other attributes."""
 
     __slots__ = ("beside", "names")
 
@@ -200,11 +200,12 @@ class _Static:
 
 
 class _Parts:
-    """Takes instances of a dataclass apart into the values of their fields, and makes others of new values.
+    """Takes instances of a dataclass apart into the values of their fields, and makes instances of new values.
 
-    `__init__` is not called: it may check or change what a sample holds, and a batch holds something else. What is
-    no field stays: attributes that were set later, and those of a subclass that is no dataclass itself. Only what
-    a `cached_property` remembers is left out: it was computed from other values.
+    `__init__` is not called, because it may check or change the values of a sample, and the new values may be
+    those of a batch. Attributes that are not fields are kept: those that were set later, and those of a subclass
+    that is not a dataclass. The value of a `cached_property` is not kept, because it was computed from the old
+    values.
     """
 
     __slots__ = ("_cached", "_kind", "_known", "_names", "_slots")
@@ -216,13 +217,13 @@ class _Parts:
         held = [(base, name) for base in kind.__mro__ for name in _slots_of(base)]
         slots = [f"_{base.__name__.lstrip('_')}{name}" if _is_private(name) else name for base, name in held]
         self._slots = sorted(set(slots) - self._known - {"__dict__", "__weakref__"})
-        # By the name of its type, as other libraries have such properties, too.
+        # Compared by the name of the type, because other libraries have their own `cached_property`.
         defined = [each for base in kind.__mro__ for each in vars(base).items()]
         cached = {name for name, each in defined if type(each).__name__ == "cached_property"}
-        self._cached = cached | {"__orig_class__"}  # of `Generic`: the types of other values
+        self._cached = cached | {"__orig_class__"}  # set by `Generic`: it names the types of the old values
 
     def take_apart(self, item: Tree) -> tuple[tuple[Any, ...], _Static, tuple[str, ...]]:
-        """Return the values of the fields, what else there is, and the names."""
+        """Return the values of the fields, the other attributes, and the names of the fields."""
         names = self._names
         try:
             values = tuple([getattr(item, name) for name in names])
@@ -262,10 +263,10 @@ PLAIN = NUMBERS | {str, bytes}
 
 
 def same(one: Any, another: Any) -> bool:
-    """Return whether two objects are equal, in containers too; arrays if dtype, shape and all values are.
+    """Return whether two objects are equal. This never raises.
 
-    Never raises. Objects whose comparison raises, or returns no bool as that of a tensor, are equal only if they
-    are one object.
+    Containers are compared member by member. Arrays are equal if their dtype, shape and all values are. If a
+    comparison raises or does not return a bool, as for tensors, two objects are equal only if they are identical.
     """
     if one is another:
         return True
@@ -287,7 +288,7 @@ def same(one: Any, another: Any) -> bool:
                 key in another and same(value, another[key]) for key, value in one.items()
             )
         return _is_true(one == another)
-    except Exception:  # noqa: BLE001 - a comparison is the user's code, and has no other answer than yes or no
+    except Exception:  # noqa: BLE001 - a comparison calls the user's code, which may raise anything
         return False
 
 
@@ -296,7 +297,7 @@ def _is_true(answer: object) -> bool:
 
 
 def find_files(item: Any) -> list[str]:
-    """Return the paths of the files in an item; to name it in an error, so it never raises for odd items."""
+    """Return the paths of the files in an item. Errors name the item by them, so this never raises."""
     if type(item) in LEAVES:
         return []
     leaves = _optree().tree_leaves(item, none_is_leaf=True, namespace=NAMESPACE)

@@ -1,4 +1,7 @@
-"""Finds the size in bytes of an object that is no array, text, number or container, without any import."""
+"""The size in bytes of an object that is not an array, text, number or container.
+
+No library is imported for this: an object is recognised by its methods and attributes.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from asyncfeed.errors import PipelineError
 T = TypeVar("T")
 
 OBJECT = 64
-"""Bytes charged for a container beside its members, and for an object of unknown size."""
+"""Bytes charged for a container in addition to its members, and for an object of unknown size."""
 DEEP = 4
-"""Depth of attributes to which an object is searched. Without a limit, an object that refers to itself has no
-end."""
+"""Number of levels of attributes that are searched. Without a limit, an object that refers to itself would be
+searched for ever."""
 
 _registered: dict[type, Callable[[Any], int]] = {}
 _BUILT_IN = (int, float, complex, bool, str, bytes, bytearray, tuple, list, type(None))
 
 
 def register_size(kind: type[T], function: Callable[[T], int]) -> None:
-    """Say how many bytes an object of a type takes, for the memory limit.
+    """Register a function that returns the size of objects of a type in bytes, for the memory limit.
 
     asyncfeed knows arrays and tensors (`nbytes`), text, buffers, containers, dataclasses, images of PIL, frames of
     pandas and polars, and objects with such things as attributes. Any other object counts as 64 bytes, and a
@@ -30,12 +33,12 @@ def register_size(kind: type[T], function: Callable[[T], int]) -> None:
 
     Args:
         kind: The type. The function applies to all runs of this process, and to subclasses that have no function
-            of their own. It overrides everything else that is known of the type.
-        function: A function of an item that returns its bytes. It is called a few times for each item, so it must
-            be quick and not block.
+            of their own. It overrides every other way to find the size.
+        function: A function of an item that returns its size in bytes. It is called a few times for each item, so
+            it must be quick and must not block.
 
     Raises:
-        PipelineError: The type is one of Python's own numbers, text, tuples and lists, whose weight is known.
+        PipelineError: The type is one of Python's own numbers, texts, tuples and lists. Their size is known.
 
     Example:
         >>> class Clip:
@@ -46,7 +49,10 @@ def register_size(kind: type[T], function: Callable[[T], int]) -> None:
     if not isinstance(kind, type) or not callable(function):
         raise PipelineError(f"register_size takes a type and a function, not {kind!r} and {function!r}")
     if kind in _BUILT_IN or kind is object:
-        raise PipelineError(f"register_size: {kind.__name__} is weighed as what it is; make a class of your own")
+        raise PipelineError(
+            f"register_size: the size of {kind.__name__} is known and cannot be changed; "
+            "register a class of your own"
+        )
     _registered[kind] = function
 
 
@@ -61,13 +67,13 @@ def any_registered() -> bool:
 
 
 def ask(item: Any, size_of: Callable[[Any], int], depth: int = 0) -> int | None:
-    """Return the size of an object if the object tells it in some way, else None.
+    """Return the size of an object in bytes, or None if it cannot be found. This never raises.
 
-    `size_of` weighs what it holds. Whatever an object's attributes do, this does not raise.
+    `size_of` gives the sizes of the objects that it holds.
     """
     try:
         return _ask(item, size_of, depth)
-    except Exception:  # noqa: BLE001 - properties of any object are called
+    except Exception:  # noqa: BLE001 - this calls properties of the user's objects, which may raise anything
         return None
 
 

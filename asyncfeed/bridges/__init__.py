@@ -1,1 +1,1 @@
-"""Bridges to what trains; each imports its framework only when it is called."""
+"""Bridges to the frameworks that train. Each imports its framework only when it is called."""

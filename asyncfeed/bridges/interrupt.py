@@ -82,7 +82,7 @@ class Interrupts:
         return bool(self._unhandled) and _main_is_in_tensorflow()
 
     def _heard(self, numbers: bytes) -> None:
-        # A handler of the user's may want everything to go on, so nothing is ended then.
+        # With a handler of the user's, nothing is ended, because that handler may want the run to go on.
         if signal.SIGINT not in numbers or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return
         self._unhandled.add(signal.SIGINT)

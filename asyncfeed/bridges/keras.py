@@ -1,4 +1,4 @@
-"""`to_keras`: a pipeline as what Keras' `fit`, `evaluate` and `predict` read.
+"""`to_keras`: a pipeline as data for `fit`, `evaluate` and `predict` of Keras.
 
 Keras asks a `DataAdapter` for batches: a `tf.data.Dataset` with the TensorFlow backend, an iterable with the
 others. Each pass is a run of the pipeline, one epoch after the other. Keras builds an unbuilt model with a first
@@ -175,7 +175,7 @@ class ClassWeights:
     def __init__(self, weights: Mapping[int, float]) -> None:
         if any(not isinstance(each, int | np.integer) or each < 0 for each in weights):
             raise PipelineError(
-                f"to_keras: class_weight maps class numbers from 0 on to weights, as in {{0: 1.0, 1: 5.0}}, "
+                f"to_keras: class_weight must map class numbers (0, 1, ...) to weights, as in {{0: 1.0, 1: 5.0}}, "
                 f"not {weights!r}"
             )
         self._table = np.ones(max(weights, default=0) + 1, np.float32)  # the default is 1, as in Keras

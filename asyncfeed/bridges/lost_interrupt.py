@@ -1,13 +1,13 @@
 """A Ctrl-C that pybind11 would lose on Python 3.11.
 
-A Ctrl-C that is pending when TensorFlow's C++ raises is handled at the first step of Python code after that.
-This step is inside the constructor of the exception. On Python 3.11 pybind11 then finds another exception
-than it made, and raises `RuntimeError: MISMATCH of ... exception types ... REPLACED BY KeyboardInterrupt` in
-its place. Later versions of Python construct exceptions before pybind11 looks.
+If TensorFlow's C++ raises while a Ctrl-C is pending, Python handles the Ctrl-C at the next step of Python code.
+This step is inside the constructor of the exception. On Python 3.11 pybind11 then finds another exception than it
+made. It raises `RuntimeError: MISMATCH of ... exception types ... REPLACED BY KeyboardInterrupt` in its place.
+Later versions of Python construct exceptions before pybind11 checks them.
 
-So the signal is sent once more if it was lost. A pending call, which Python makes on the main thread after it
-has handled signals, sees that `RuntimeError` being handled. The `KeyboardInterrupt` is then raised one step
-later: if an `except` clause for the `RuntimeError` is near, in its block.
+So the signal is sent once more if it was lost. Python runs a pending call on the main thread after it has handled
+signals. This call sees that the `RuntimeError` is being handled, and sends the signal. The `KeyboardInterrupt` is
+then raised one step later. If an `except` clause catches the `RuntimeError`, that may be inside its block.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""`items` over a `keras.utils.PyDataset`, or anything like it: its batches, read by several threads.
+"""`items` over a `keras.utils.PyDataset` or a similar object: its batches, read by several threads.
 
-Keras is not imported. The dataset needs `[number]`, a length, and the methods that Keras calls around an epoch.
+Keras is not imported. The dataset needs `[number]` and a length. It may have the hooks that Keras calls around an
+epoch.
 
 Stages that change the order apply to the numbers of the batches, before the batches are read:
 
     items(dataset).shuffle(seed=7).repeat(2)     is     numbers.shuffle(seed=7).repeat(2), then read()
 
-A dataset with hooks of its own is a stream of epochs. Each is a run over the numbers, within the run: the next
-begins when the hook has returned.
+A dataset with its own hooks is a stream of epochs. Each epoch is a run over the numbers, inside the outer run. The
+next epoch begins when the hook has returned.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ def pydataset(
 
     Args:
         dataset: The dataset.
-        concurrency: Number of batches that are read at a time. "auto" finds it. Use 1 for a dataset that several
-            threads must not call.
+        concurrency: Number of batches that are read at a time. "auto" finds the number. Use 1 for a dataset that
+            must be called by one thread at a time.
         on_error: "raise" or "skip", as for `items`.
         skip_limit: Number of batches that "skip" may leave out. It counts over the whole run, all epochs together.
 
     Raises:
-        PipelineError: The length is no number, or the dataset has hooks and `on_error="skip"`.
+        PipelineError: The length is not a number, or `on_error` is "skip" and the dataset has hooks.
 
     Memory:
-        An epoch between hooks is a run within the run, with the default `memory_limit`.
+        If the dataset has hooks, each epoch is a run of its own with the default `memory_limit`.
 
     Example:
         >>> class Squares:
@@ -65,8 +66,8 @@ def pydataset(
     check_policy("items", concurrency, on_error, skip_limit)
     if on_error == "skip" and _has_hooks(dataset):
         raise PipelineError(
-            f"items: an epoch between the hooks of {type(dataset).__name__} is a run of its own, and nobody would "
-            "see what it skips; leave out on_error, and catch the error in [number]"
+            f"items: {type(dataset).__name__} has hooks, so each of its epochs is a run of its own, and the "
+            "skipped items would not be reported; leave out on_error, and catch the error in [number]"
         )
     return Batches(dataset, numbers_of(dataset), Reading(concurrency, on_error, skip_limit))
 
@@ -77,25 +78,26 @@ def numbers_of(dataset: Any) -> Pipeline[int]:
 
 
 def count_of(dataset: Any) -> int | None:
-    """Return how many batches an epoch has now; None if it has no end."""
+    """Return how many batches an epoch has at this time. None if it has no end."""
     try:
         count = dataset.num_batches if hasattr(dataset, "num_batches") else len(dataset)
     except (NotImplementedError, TypeError) as error:
         raise PipelineError(
             f"items: {type(dataset).__name__} does not say how many batches it has; give it a __len__, or a "
-            "num_batches, which is None where there is no end"
+            "num_batches, which is None if there is no end"
         ) from error
     if count is None:
         return None
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise PipelineError(
-            f"items: {type(dataset).__name__} has {count!r} batches an epoch, where a number is needed"
+            f"items: the number of batches of {type(dataset).__name__} must be a whole number or None, "
+            f"not {count!r}"
         )
     return count
 
 
 def has_own(dataset: Any, hook: str) -> bool:
-    """Return whether a dataset defines a hook, other than Keras' own that does nothing."""
+    """Return whether a dataset defines a hook. Keras' own hook does nothing and does not count."""
     method = getattr(dataset, hook, None)
     return method is not None and getattr(method, "__module__", "").partition(".")[0] not in KERAS
 
@@ -232,7 +234,7 @@ class Read(Node):
     method: ClassVar[str] = "read"
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return `Unknown`: only the dataset tells it."""
+        """Return `Unknown`: the dataset decides the axes."""
         return Unknown()
 
     def steps(self) -> Sequence[Work]:
@@ -276,7 +278,7 @@ class ReadEpochs(Node):
     method: ClassVar[str] = "read"
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return `Unknown`: only the dataset tells it."""
+        """Return `Unknown`: the dataset decides the axes."""
         return Unknown()
 
     def steps(self) -> Sequence[Work]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_REFUSED_RUNS = 64
 """Number of runs that Ctrl-C can end before TensorFlow has asked about the first of them."""
 NO_RUN = -1
-"""Marks a free slot among them."""
+"""Marks a free slot in the list of runs that Ctrl-C has ended."""
 
 
 class Bridge:
@@ -88,7 +88,7 @@ class Bridge:
     def generated(self, factory: RunFactory, layout: Layout) -> tuple[int, Any]:
         """Return a dataset over `from_generator`, and its number."""
         if None in layout.leaves:
-            raise PipelineError("to_tf: from_generator takes no None in an item; leave it out with .map()")
+            raise PipelineError("to_tf: from_generator takes no None in an item; leave the None out with .map()")
         token = next(self._numbers)
         dataset = self._tf.data.Dataset.from_generator(
             self._generate, args=(token,), output_signature=layout.signature

@@ -18,8 +18,8 @@ KINDS = {bool: "biuf", int: "iuf", float: "f", complex: "c"}
 class Components:
     """The placeholders of an enqueue op, in the order of an item's leaves, or each for one key of a dict.
 
-    A session converts every value, 300 to the uint8 44 and 5.7 to 5. So each item is checked first. If it does not
-    fit, `PipelineError` names the component and the `method` that was called.
+    A session converts every value without an error: 300 becomes the uint8 44, and 5.7 becomes 5. So each item is
+    checked first. If it does not fit, a `PipelineError` names the component and the `method` that was called.
     """
 
     def __init__(self, placeholders: Sequence[Any] | Mapping[str, Any], method: str = "to_queue_runner") -> None:
@@ -35,7 +35,7 @@ class Components:
         if len(leaves) != len(self._all):
             raise PipelineError(
                 f"{self._method}: an item has {len(leaves)} leaves, but the queue takes {len(self._all)} "
-                "components; give all items as many with .map()"
+                f"components; make {len(self._all)} leaves with .map()"
             )
         for component, leaf in zip(self._all, leaves, strict=True):
             component.check(leaf, self._method)
@@ -45,7 +45,7 @@ class Components:
 def leaves_of(item: Tree, keys: Sequence[str] | None, method: str = "to_queue_runner") -> list[Any]:
     """Return the leaves of an item, or the values of a dict in the order of the keys.
 
-    A dict is accepted only with keys, because its own order says nothing.
+    A dict is accepted only with keys, because the order of its own keys has no meaning.
 
     >>> leaves_of((1, (2, 3)), None), leaves_of({"a": 1, "b": 2}, ["b", "a"])
     ([1, 2, 3], [2, 1])

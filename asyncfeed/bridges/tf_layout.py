@@ -1,4 +1,4 @@
-"""The signature of a dataset: structure, dtypes and shapes of a batch. Also converts its leaves to tensors."""
+"""The signature of a dataset: structure, dtypes and shapes of a batch. It also converts leaves to tensors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LARGE = 64 << 10
 def infer(item: Tree, rule: Axes, method: str = "to_tf", *, second: Callable[[], Any] | None = None) -> Any:
     """Return the signature of a pipeline with this first item: a tree of `tf.TensorSpec`.
 
-    `second` returns the second item, or None. It is asked if the rule leaves axes open other than the first. Those
-    in which both items are alike then hold, as Keras takes it. `method` is the one called: errors name it.
+    `second` returns the second item, or None. It is called if the rule leaves an axis other than the first open.
+    As in Keras, an axis in which both items have the same size is then fixed. Errors name `method`.
     """
     import tensorflow as tf
 
@@ -61,9 +61,9 @@ def _alike(shape: Sequence[int | None], leaf: Any, other: Any) -> tuple[int | No
 
 
 def to_tf_structure(tree: Any, method: str = "to_tf") -> Any:
-    """Return a tree with tuples for lists, which tf.data takes for one tensor, and dicts for all mappings.
+    """Return a tree with tuples in place of lists, and dicts in place of all mappings.
 
-    Raises PipelineError for a container that tf.data does not know.
+    tf.data would make one tensor of a list. Raises PipelineError for a container that tf.data does not know.
     """
     if isinstance(tree, Mapping):
         return {key: to_tf_structure(value, method) for key, value in tree.items()}
@@ -79,10 +79,10 @@ def to_tf_structure(tree: Any, method: str = "to_tf") -> Any:
 
 
 class Layout:
-    """The signature of a dataset, and how to bring items into it.
+    """The signature of a dataset. It converts items to this signature.
 
-    `tensors` is for the thread that fills the queue, `arranged` for `from_generator`. Both check each item. If it
-    does not fit, they raise ValueError with the name of the leaf and the `method` that was called.
+    `tensors` is for the thread that fills the queue, `arranged` for `from_generator`. Both check each item. If an
+    item does not fit, they raise ValueError with the name of the leaf and the `method` that was called.
     """
 
     def __init__(self, signature: Any, method: str = "to_tf") -> None:
@@ -120,9 +120,10 @@ class Layout:
         return tensors
 
     def stacked(self, items: Sequence[Tree]) -> list[Any] | None:
-        """Return a tensor for each leaf, with those of all items along a new first axis: a copy.
+        """Return one tensor for each leaf, with the values of all items along a new first axis: a copy.
 
-        Returns None if the items are not all alike, or one may not fit. `tensors` then raises the right error.
+        Returns None if the items differ in kind, dtype or shape, or one may not fit. `tensors` then raises the
+        right error.
         """
         try:
             self._pairs(items[0])
@@ -169,7 +170,7 @@ class Layout:
     def _learn(self, item: Tree, spec: Spec) -> None:
         """Match the leaves of an item with TensorFlow's leaves.
 
-        Both sort keys of dicts, but not of the same mappings.
+        Both sort the keys of mappings, but of different types of mapping.
         """
         numbers = to_tf_structure(unflatten(spec, range(spec.num_leaves)), self._method)
         try:
@@ -177,7 +178,7 @@ class Layout:
         except (TypeError, ValueError):
             raise ValueError(
                 f"{self._method}: an item is {_outline(item)}, but the signature is {self.signature!r}: give all "
-                f"items one structure with .map(), or say another output_signature"
+                f"items one structure with .map(), or give another output_signature"
             ) from None
         self._order = self._tf.nest.flatten(numbers)
         for leaf, number in zip(self.leaves, self._order, strict=True):
@@ -224,7 +225,7 @@ class _Leaf:
             return
         raise ValueError(
             f"{self.method}: {_called(name)} is {_shown(value)}, but the signature says {self.text}; convert it "
-            f"with .map() or pad it, or say an output_signature with None for axes that vary"
+            f"with .map() or pad it, or give an output_signature with None for axes that vary"
         )
 
     def _fits(self, dtype: Any, shape: tuple[int, ...]) -> bool:
@@ -257,12 +258,13 @@ def _tensor(tf: Any, leaf: _Leaf, value: Any, name: str, pool: Pool) -> Any:
         return tf.constant(value, leaf.spec.dtype)
     except (TypeError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
-            f"{leaf.method}: {_called(name)} is {_shown(value)}, which is no {leaf.spec.dtype.name} ({error})"
+            f"{leaf.method}: {_called(name)} is {_shown(value)}, which is not {leaf.spec.dtype.name} ({error}); "
+            "convert it with .map()"
         ) from None
 
 
 def _stacked(tf: Any, leaf: _Leaf, column: Sequence[Any]) -> Any:
-    """Return values of one kind, dtype and shape as one tensor. Raise ValueError if they differ."""
+    """Return values of one type, dtype and shape as one tensor. Raise ValueError if they differ."""
     first, kind = column[0], type(column[0])
     leaf.check(first, leaf.name)
     if set(map(type, column)) != {kind}:
@@ -288,7 +290,8 @@ def _stacked(tf: Any, leaf: _Leaf, column: Sequence[Any]) -> Any:
 def _filled(tf: Any, room: NDArray[Any], content: Any) -> Any:
     """Return aligned memory as a tensor, filled with bytes.
 
-    Not with NumPy: it releases the GIL for a copy, and then waits until another thread's turn ends.
+    NumPy does not copy here, because it releases the GIL for a copy. Getting the GIL back takes up to 5 ms if
+    another thread computes.
     """
     room.reshape(-1).data.cast("B")[:] = content
     return tf.experimental.dlpack.from_dlpack(room.__dlpack__())
@@ -330,7 +333,7 @@ def _dtype_of(leaf: Any, name: str, method: str) -> Any:
         return tf.as_dtype(dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype)
     except TypeError:
         raise PipelineError(
-            f"{method}: {_called(name)} is {_shown(leaf)}, which TensorFlow has no tensor for; "
+            f"{method}: {_called(name)} is {_shown(leaf)}, and TensorFlow has no tensor for it; "
             "leave it out or convert it with .map() as the last stage"
         ) from None
 

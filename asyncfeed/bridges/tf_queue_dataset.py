@@ -9,28 +9,29 @@ from asyncfeed.errors import PipelineError
 
 
 def queue_dataset(queue: Any) -> Any:
-    """Return what is taken from a live TensorFlow queue as a `tf.data.Dataset`: one item for each element.
+    """Return a `tf.data.Dataset` with the elements of a live TensorFlow queue.
 
-    It works with eager execution for queues that were made so, and in a `tf.Graph` for the queues of that graph.
-    The dataset keeps the queue alive.
+    With eager execution it takes queues that were made eagerly, and in a `tf.Graph` the queues of that graph. The
+    dataset keeps the queue alive.
 
     Args:
         queue: The queue of TensorFlow.
 
     Returns:
-        A dataset that ends when the queue is closed and empty. (`Dataset.range(...).map(lambda _:
-        queue.dequeue())` ends with an error there.) An element is what `dequeue` gives: a tensor, a tuple, or a
-        dict for a queue with `names`. Each element goes to one iterator. Dropping an iterator, also one that
-        waits, leaves the queue as it is; tf.data may have taken an element or two more than were seen.
+        A dataset that ends when the queue is closed and empty.
+        (`Dataset.range(...).map(lambda _: queue.dequeue())` would end with an error.) Its items are the results of
+        `dequeue`: a tensor, a tuple, or a dict for a queue with `names`. Each element goes to one iterator.
+        Dropping an iterator does not change the queue, even if the iterator waits. But tf.data may have taken one
+        or two elements ahead.
 
     Raises:
         PipelineError: The argument is not a queue of TensorFlow.
 
     Order:
-        That of the queue.
+        The order of the queue.
 
     Memory:
-        None beyond the queue's.
+        The dataset holds no elements itself.
 
     Example:
         >>> import asyncfeed as af, tensorflow as tf  # doctest: +SKIP
@@ -42,7 +43,7 @@ def queue_dataset(queue: Any) -> Any:
     import tensorflow as tf
 
     if not isinstance(queue, tf.queue.QueueBase):
-        raise PipelineError(f"queue_dataset: takes a queue of TensorFlow's, not {queue!r}")
+        raise PipelineError(f"queue_dataset: takes a queue of TensorFlow, not {queue!r}")
     names = queue.names or [""] * len(queue.dtypes)
     order = sorted(range(len(names)), key=names.__getitem__)  # as tf.data sorts the keys of a dict
     specs = [tf.TensorSpec(queue.shapes[place], queue.dtypes[place]) for place in order]
@@ -74,5 +75,5 @@ def queue_dataset(queue: Any) -> Any:
     dataset = tf.data.experimental.from_variant(variant, structure)
     weakref.finalize(
         dataset, id, queue
-    ).atexit = False  # keeps the queue: when its object goes, so does its content
+    ).atexit = False  # keeps a reference to the queue: its elements are lost when its Python object is dropped
     return dataset

@@ -62,7 +62,7 @@ def to_queue_runner(
     import tensorflow as tf
 
     if not isinstance(target, (tf.queue.QueueBase, tf.Operation)):
-        raise PipelineError(f"{method}: takes a queue of TensorFlow's or an enqueue op, not {target!r}")
+        raise PipelineError(f"{method}: takes a queue of TensorFlow or an enqueue op, not {target!r}")
     handle = target.queue_ref if isinstance(target, tf.queue.QueueBase) else _handle(target, method)
     if not tf.is_symbolic_tensor(handle):
         raise PipelineError(f"{method}: needs a queue in a tf.Graph; with eager execution use .to_tf()")
@@ -71,12 +71,16 @@ def to_queue_runner(
     with handle.graph.as_default():
         if isinstance(target, tf.Operation):
             if enqueue_many is not None:
-                raise PipelineError(f"{method}: the enqueue op that was given says enqueue_many itself")
+                raise PipelineError(
+                    f"{method}: an enqueue op decides itself whether it enqueues batches; leave out enqueue_many"
+                )
             queue, op = _queue_of(target), target
             placeholders = _inputs(target, method) if placeholders is None else placeholders
         else:
             if placeholders is not None:
-                raise PipelineError(f"{method}: placeholders belong to an enqueue op; a queue gets its own")
+                raise PipelineError(
+                    f"{method}: placeholders belong to an enqueue op; leave them out if you give a queue"
+                )
             queue = target
             many = _many(queue, first, method) if enqueue_many is None else enqueue_many
             op, placeholders = _enqueue_op(queue, many)
@@ -109,7 +113,9 @@ def enqueue(
 
 def _handle(op: Any, method: str) -> Any:
     if op.type not in ENQUEUES:
-        raise PipelineError(f"{method}: {op.name!r} is {op.type}, no enqueue op; give what queue.enqueue returned")
+        raise PipelineError(
+            f"{method}: {op.name!r} is {op.type}, not an enqueue op; give the result of queue.enqueue(...)"
+        )
     return op.inputs[0]
 
 
@@ -127,14 +133,14 @@ def _inputs(op: Any, method: str) -> list[Any]:
     for each in inputs:
         if each.op.type != "Placeholder":
             raise PipelineError(
-                f"{method}: {op.name!r} enqueues {each.op.name!r}, which is {each.op.type} and no "
-                "placeholder; say which placeholders the items are for: placeholders=[...]"
+                f"{method}: {op.name!r} enqueues {each.op.name!r}, which is {each.op.type} and not a "
+                "placeholder; give the placeholders of the items: placeholders=[...]"
             )
     return inputs
 
 
 def _many(queue: Any, first: list[Any], method: str) -> bool:
-    """Return whether an item is a batch of the queue's elements: it then has one axis more than an element."""
+    """Return whether an item has one axis more than an element of the queue, so that it is a batch of elements."""
     ranks = [shape.rank for shape in queue.shapes]
     more = {
         len(getattr(leaf, "shape", ())) - rank
@@ -229,7 +235,7 @@ class QueueFill:
             self._run(self._runner.close_op)
         except BaseException as error:
             if isinstance(error, ClosedError) and self._drawn.failure is None:
-                # It was stopped. The queue stays open, because at exit a waiting thread must not see an end of the
+                # The run was stopped. The queue stays open: at exit, a waiting thread must not see the end of
                 # data.
                 return
             self._report(error)
@@ -264,7 +270,7 @@ class QueueFill:
         if self._coord is None:
             self._runner.exceptions_raised.append(error)
             return
-        if isinstance(error, self._ends):  # a coordinator would take this type for the end of the data
+        if isinstance(error, self._ends):  # for a coordinator this type means the end of the data
             loud = RuntimeError(f"the pipeline failed with {type(error).__name__}: {error}")
             loud.__cause__ = error
             error = loud
@@ -272,7 +278,7 @@ class QueueFill:
             # TensorFlow's coordinator records only such a tuple outside of an `except` block.
             self._coord.request_stop((type(error), error, error.__traceback__))
         except BaseException as raised:
-            if raised is not error:  # a coordinator that was joined raises the exception, as it cannot record it
+            if raised is not error:  # a coordinator that was joined raises the exception and does not record it
                 raise
 
     def close_on_stop(self) -> None:

@@ -1,1 +1,1 @@
-"""Functions of the user's: what is checked before they are called, and how they are sent to other processes."""
+"""The user's functions: checks before they are called, and how they are sent to other processes."""

@@ -18,14 +18,16 @@ def check_policy(stage: str, concurrency: object, on_error: object, skip_limit: 
         )
     if on_error == "raise":
         if skip_limit is not None:
-            raise PipelineError(f'{stage}: skip_limit does nothing without on_error="skip"; add it or drop both')
+            raise PipelineError(
+                f'{stage}: skip_limit has no effect without on_error="skip"; add on_error or leave out skip_limit'
+            )
         return
     if on_error != "skip":
         raise PipelineError(f'{stage}: on_error must be "raise" or "skip", not {on_error!r}')
     if skip_limit is None:
         raise PipelineError(
-            f'{stage}: on_error="skip" needs skip_limit: how many items may be lost in the whole run, as in '
-            "skip_limit=10, or which share of them, as in skip_limit=0.01"
+            f'{stage}: on_error="skip" needs a skip_limit: the number of items that may be left out in the whole '
+            "run, as in skip_limit=10, or their share of all items, as in skip_limit=0.01"
         )
     if not _counts(skip_limit) and not (isinstance(skip_limit, float) and 0 < skip_limit < 1):
         raise PipelineError(
@@ -39,7 +41,7 @@ def check_fn(stage: str, fn: object) -> None:
     if not callable(fn):
         raise PipelineError(f"{stage}: the function must be callable, not {fn!r}")
     if _is(inspect.isgeneratorfunction, fn) or _is(inspect.isasyncgenfunction, fn):
-        raise PipelineError(f"{stage}: {fn!r} is a generator function; flat_map(fn) takes what it yields as items")
+        raise PipelineError(f"{stage}: {fn!r} is a generator function; use flat_map(fn) to get what it yields")
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
@@ -48,11 +50,11 @@ def is_async(fn: Callable[..., Any]) -> bool:
 
 
 def refuse_awaitable(stage: str, result: object) -> None:
-    """Raise if a function that is called on a thread returned something to await: it would become the item."""
+    """Raise if a function that is called on a thread returned an awaitable, which would become the item."""
     if not hasattr(type(result), "__await__"):
         return
     if isinstance(result, Coroutine):
-        result.close()  # or else Python warns that nobody awaited it
+        result.close()  # otherwise Python warns that it was never awaited
     raise TypeError(
         f"{stage} returned an awaitable ({type(result).__name__}); declare the function with `async def`, and "
         "await it there"
@@ -60,7 +62,7 @@ def refuse_awaitable(stage: str, result: object) -> None:
 
 
 def _is(test: Callable[[object], bool], fn: object) -> bool:
-    """Apply a test to a function, or to the `__call__` of an object that is one."""
+    """Apply a test to a function. For another callable object, apply it to the `__call__` of its class."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return test(fn) or (not isinstance(fn, type) and test(getattr(type(fn), "__call__", None)))  # noqa: B004

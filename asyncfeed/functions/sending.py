@@ -32,7 +32,7 @@ def pack(fn: Callable[..., Any]) -> Packed:
     failed: Exception | None = None
     try:
         pickler.dump(fn)
-    except Exception as error:  # noqa: BLE001 - whatever it raises, the function has no name
+    except Exception as error:  # noqa: BLE001 - any error means that the function cannot be sent by its name
         failed = error
     if failed is None and not pickler.of_main:
         return Packed(file.getvalue(), by_value=False)

@@ -1,31 +1,37 @@
-"""TensorFlow's four queues, for asyncio and for threads: the same rules, and nothing is ever lost.
+"""TensorFlow's four queues, for asyncio and for threads. No element is lost by a cancellation or a time-out.
 
-`FIFOQueue`, `PaddingFIFOQueue`, `RandomShuffleQueue` and `PriorityQueue` take the arguments of their namesakes in
-`tf.queue`. Elements are tuples of NumPy arrays: TensorFlow is neither needed nor imported. Dtypes may be NumPy's,
-TensorFlow's, or names, where "float" is float32 as it is there, and strings are bytes in arrays of dtype object.
+`FIFOQueue`, `PaddingFIFOQueue`, `RandomShuffleQueue` and `PriorityQueue` take the arguments of the queues with
+these names in `tf.queue`. Elements are tuples of NumPy arrays. TensorFlow is neither needed nor imported. A dtype
+may be NumPy's, TensorFlow's, or a name. "float" is float32, as in TensorFlow. Strings are bytes in arrays of dtype
+object.
 
-The rules, in short. Enqueues wait for room, dequeues for elements, each kind in its own line, in the order in
-which they came: a `dequeue_many` that waits holds up the dequeues after it. `close` stands in the line of the
-enqueues. A closed queue refuses enqueues (`ClosedError`), gives out what it has, and then says `OutOfRangeError`.
+The rules are those of TensorFlow:
 
-What differs from TensorFlow:
+- Enqueues wait for room. Dequeues wait for elements.
+- There is one line for enqueues and one for dequeues. Each is served in the order of arrival. So a `dequeue_many`
+  that waits also holds up the dequeues after it.
+- `close` waits in the line of the enqueues.
+- A closed queue refuses enqueues with `ClosedError`. Its elements can still be dequeued. After that, a dequeue
+  raises `OutOfRangeError`.
+
+These are the differences:
 
 | | TensorFlow | asyncfeed |
 |---|---|---|
-| `dequeue_many` cancelled or timed out half-way | what it had collected is lost | goes back, in its old order |
-| `PriorityQueue.dequeue_up_to`: closed, too few | `OutOfRangeError`, and they are lost | returns them |
+| `dequeue_many` is cancelled or times out half-way | the collected elements are lost | they go back, in order |
+| `PriorityQueue.dequeue_up_to`, closed, too few elements | `OutOfRangeError`, and they are lost | returns them |
 | equal priorities | in no particular order | first in, first out |
-| more components than the queue has | those beyond are dropped | `ValueError` |
+| more components than the queue has | the surplus is dropped | `ValueError` |
 | an array whose values do not fit the dtype | cast: 2**40 as int32 is 0 | `ValueError`, `TypeError` |
-| enqueued arrays | copied | handed on as they are: do not write into them afterwards |
+| enqueued arrays | copied | not copied: do not write into them afterwards |
 | capacity 0 | every enqueue waits for ever | `ValueError` |
-| `PriorityQueue(shapes=None)` | fails | like the other queues: no batches |
+| `PriorityQueue(shapes=None)` | fails | works, but gives no batches, like the other queues |
 | `PaddingFIFOQueue.enqueue_many` of empty slices | crashes the process | works |
 | padding more than 4 dimensions | `UnimplementedError` | works |
 | the random order of a seed | its own | another one, just as uniform |
-| enqueue to a closed queue, closing it twice | `CancelledError` | `ClosedError`, as asyncio cancels tasks |
-| what cannot be an element, a batch without shapes | `InvalidArgumentError` or `ValueError` | `ValueError` |
-| `shared_name` | joins queues of one name | there is none: hand on the queue itself |
+| enqueue to a closed queue, closing it twice | `CancelledError` | `ClosedError`; asyncio uses the other name |
+| a value that is no element, a batch without shapes | `InvalidArgumentError`, `ValueError` | `ValueError` |
+| `shared_name` | joins queues of one name | does not exist: pass the queue itself |
 | several components, dequeued | a list | a tuple |
 """
 

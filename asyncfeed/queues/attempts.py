@@ -1,4 +1,4 @@
-"""What the queues do, without tasks, threads or locks.
+"""The rules of the queues, without tasks, threads or locks.
 
 Each operation on a queue is an `Attempt` that is pushed. Two lists hold the attempts that wait, one for enqueues
 and closes, one for dequeues. These rules hold after every call:
@@ -91,8 +91,8 @@ class Dequeue(Attempt):
 class Attempts:
     """The attempts at one queue, and its elements.
 
-    `capacity` is None where there is no bound. `keep` elements stay in the store as long as the queue is open.
-    With `whole`, a dequeue takes nothing before everything it wants is there.
+    `capacity` is None if there is no bound. `keep` elements stay in the store as long as the queue is open. With
+    `whole`, a dequeue takes no element before all that it wants are in the store.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The queue that tasks and threads use: attempts under a lock, and how the owner of an attempt waits for it.
+"""The queue that tasks and threads use: it runs attempts under a lock, and wakes their owners.
 
 Each operation is an attempt. The operation that makes a waiting attempt possible also finishes it, on its own
 thread. Then it wakes the owner of the attempt: a task by a future, a thread by a lock.
@@ -44,7 +44,7 @@ class QueueBase:
         self, elements: Elements, store: Store, *, capacity: int, name: str, keep: int = 0, whole: bool = False
     ) -> None:
         if not operator.index(capacity):
-            raise ValueError("a queue of capacity 0 can never hold anything; a negative capacity means no bound")
+            raise ValueError("a queue of capacity 0 can hold no element; a negative capacity means no bound")
         self._name = name
         self._elements = elements
         self._attempts = Attempts(
@@ -52,7 +52,7 @@ class QueueBase:
         )
         self._lock = threading.Lock()
 
-    # -- what it is
+    # -- properties
 
     @property
     def name(self) -> str:
@@ -103,7 +103,8 @@ class QueueBase:
 
         Raises:
             ClosedError: The queue is closed, or it was closed with `cancel_pending_enqueues` during the wait.
-            ValueError: The value is no element of this queue; also a TypeError.
+            ValueError: The value is not an element of this queue.
+            TypeError: The value has another dtype.
         """
         element = self._elements.one(value)
         if not self._put(element):
@@ -281,7 +282,7 @@ class QueueBase:
     def _several(self, n: int, *, up_to: bool) -> Dequeue:
         self._elements.check_stackable()
         if (n := operator.index(n)) < 0:
-            raise ValueError(f"{n} elements were wanted; it takes 0 or more")
+            raise ValueError(f"the number of elements must be at least 0, not {n}")
         return Dequeue(n, up_to=up_to)
 
     def _put(self, element: Element) -> bool:
@@ -367,7 +368,9 @@ class QueueBase:
         entered = ""
         if isinstance(attempt, Enqueue) and len(attempt.elements) > 1:
             entered = f"; {attempt.entered} of {len(attempt.elements)} elements have entered, and stay"
-        raise TimeoutError(f"{self!r} let {type(attempt).__name__.lower()} wait for {seconds:g} s{entered}")
+        raise TimeoutError(
+            f"{self!r}: {type(attempt).__name__.lower()} was not possible within {seconds:g} s{entered}"
+        )
 
 
 def _outcome(attempt: Attempt) -> list[Element]:

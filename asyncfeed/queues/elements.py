@@ -1,7 +1,7 @@
-"""What an element is: its components, their dtypes and shapes, and how elements become a batch.
+"""The elements of a queue: their components, dtypes and shapes, and how elements become a batch.
 
-An element is a tuple of NumPy arrays, one for each dtype. Arrays are handed on and never copied, except by
-`stacked`, which makes a batch of several elements.
+An element is a tuple of NumPy arrays, one for each dtype. Only `stacked` copies the arrays, when it makes a batch.
+A component is also copied if it has to be cast or is not an array.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int | None, ...]
 
 STRING: np.dtype[Any] = np.dtype(object)
-# The names that mean something else to NumPy, or nothing.
+# Names that NumPy does not know, or reads as another dtype than TensorFlow.
 NAMED = {"float": np.float32, float: np.float32, "string": object, "str": object, "bytes": object}
 NAMED |= {str: object, bytes: object}
 
@@ -28,10 +28,10 @@ NAMED |= {str: object, bytes: object}
 
 
 def as_dtypes(dtypes: Any) -> list[np.dtype[Any]]:
-    """Return a list of dtypes from one or several: NumPy's, TensorFlow's, or names.
+    """Return one or several dtypes as a list. A dtype may be NumPy's, TensorFlow's, or a name.
 
-    "float" means float32, as it does to TensorFlow. Strings (`tf.string`, "string", `object`, `bytes`, `str`) are
-    bytes in arrays of dtype object.
+    "float" means float32, as in TensorFlow. Strings (`tf.string`, "string", `object`, `bytes`, `str`) become bytes
+    in arrays of dtype object.
     """
     several = list(dtypes) if isinstance(dtypes, list | tuple) else [dtypes]
     return [_as_dtype(dtype) for dtype in several]
@@ -40,30 +40,30 @@ def as_dtypes(dtypes: Any) -> list[np.dtype[Any]]:
 def _as_dtype(dtype: Any) -> np.dtype[Any]:
     dtype = getattr(dtype, "as_numpy_dtype", dtype)
     if dtype is None:
-        raise TypeError('a dtype is missing: give each component one, as in dtypes=["float32", "int64"]')
+        raise TypeError('a dtype is None: give each component a dtype, as in dtypes=["float32", "int64"]')
     found = np.dtype(NAMED.get(dtype, dtype) if isinstance(dtype, str | type) else dtype)
     return STRING if found.kind in "SUO" else found
 
 
 def as_shapes(shapes: Any) -> list[Shape] | None:
-    """Return a list of shapes from one or several; None if there are none.
+    """Return one or several shapes as a list. Return None if there are none.
 
-    A shape is a tuple, a `tf.TensorShape`, or an int for a vector; None stands for a size that varies.
+    A shape is a tuple, a `tf.TensorShape`, or an int for a vector. A size of None varies between elements.
     """
     if shapes is None:
         return None
     if hasattr(shapes, "as_list"):
         return [_as_shape(shapes)]
     if not isinstance(shapes, list | tuple):
-        raise TypeError(f"shapes is a list of shapes, one for each dtype; this is {type(shapes).__name__}")
-    if all(size is None or isinstance(size, int) for size in shapes):  # it is one shape
+        raise TypeError(f"shapes must be a list with a shape for each dtype, not {type(shapes).__name__}")
+    if all(size is None or isinstance(size, int) for size in shapes):  # one shape, not a list of shapes
         return [_as_shape(shapes)]
     return [_as_shape(shape) for shape in shapes]
 
 
 def _as_shape(shape: Any) -> Shape:
     if shape is None or getattr(shape, "rank", 0) is None:
-        raise ValueError("a shape is unknown: say how many dimensions it has, as in (None, 40)")
+        raise ValueError("a shape is unknown: give it a size or None for each dimension, as in (None, 40)")
     if hasattr(shape, "as_list"):
         shape = shape.as_list()
     if isinstance(shape, int):
@@ -75,7 +75,7 @@ def _as_shape(shape: Any) -> Shape:
 
 
 class Elements:
-    """The elements of one queue: checks what comes in, and gives out what the user sees."""
+    """Converts between the values that users pass and the elements of one queue. It checks every value."""
 
     def __init__(
         self, dtypes: list[np.dtype[Any]], shapes: list[Shape] | None, names: Any, *, priority: bool = False
@@ -86,22 +86,22 @@ class Elements:
         if not dtypes:
             raise ValueError("a queue needs at least one dtype")
         if shapes is not None and len(shapes) != len(dtypes):
-            raise ValueError(f"a shape for each of the {len(dtypes)} components is needed, not {len(shapes)}")
+            raise ValueError(f"give a shape for each of the {len(dtypes)} components, not {len(shapes)} shapes")
         if names is not None:
             self.names = [names] if isinstance(names, str) else list(names)
             if len(self.names) != len(dtypes):
-                raise ValueError(f"a name for each of the {len(dtypes)} components is needed, not {self.names}")
+                raise ValueError(f"give a name for each of the {len(dtypes)} components, not {self.names}")
         checked: list[Shape | None] = [None] * len(dtypes) if shapes is None else list(shapes)
         if priority:
             checked[0] = ()
         labels = map(str, range(len(dtypes))) if self.names is None else map(repr, self.names)
         self._components = list(zip(labels, dtypes, checked, strict=True))
-        # The case that is worth a way of its own: one array, and it is as it should be.
+        # A fast path for the most common case: one array of the right dtype and shape.
         self._single = len(dtypes) == 1 and self.names is None and dtypes[0] is not STRING
         self._dtype, self._shape = dtypes[0], checked[0]
 
     def one(self, value: Any) -> Element:
-        """Return the element of a user's value. Raise `ValueError` or `TypeError` if it is no element."""
+        """Return a user's value as an element. Raise `ValueError` or `TypeError` if it does not fit."""
         if (
             self._single
             and type(value) is np.ndarray
@@ -118,22 +118,27 @@ class Elements:
         return element
 
     def many(self, value: Any) -> list[Element]:
-        """Return the elements in a batch: slices of each component along its first axis. They are views."""
+        """Return the elements of a batch: slices of each component along its first axis, as views."""
         arrays = [
             as_array(part, dtype, name)
             for part, (name, dtype, _) in zip(self._parts(value), self._components, strict=True)
         ]
         for array, (name, _, shape) in zip(arrays, self._components, strict=True):
             if not array.ndim:
-                raise ValueError(f"component {name} is a scalar: enqueue_many needs a first axis to slice along")
+                raise ValueError(
+                    f"component {name} is a scalar: enqueue_many slices along the first axis; use enqueue for one "
+                    "element"
+                )
             _check_shape(array.shape[1:], shape, name)
         lengths = {len(array) for array in arrays}
         if len(lengths) > 1:
-            raise ValueError(f"the components have first axes of different lengths: {[len(a) for a in arrays]}")
+            raise ValueError(
+                f"the first axes of the components have the lengths {[len(a) for a in arrays]}; they must be equal"
+            )
         return [tuple([array[row, ...] for array in arrays]) for row in range(lengths.pop())]
 
     def _parts(self, value: Any) -> Sequence[Any]:
-        """Return the components of a value, as many as there must be."""
+        """Return the components of a value. Raise `ValueError` if their number or names are wrong."""
         if self.names is not None:
             if not isinstance(value, Mapping):
                 raise ValueError(f"this queue has names: enqueue a dict with the keys {self.names}")
@@ -141,30 +146,31 @@ class Elements:
                 raise ValueError(f"the keys {list(value)} are not the queue's names {self.names}")
             return [value[name] for name in self.names]
         if isinstance(value, Mapping):
-            raise ValueError("this queue has no names: enqueue a tuple, or give the constructor `names`")
+            raise ValueError("this queue has no names: enqueue a tuple, or pass `names` to the constructor")
         parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
         if len(parts) != len(self.dtypes):
             raise ValueError(
-                f"{len(parts)} components were given and {len(self.dtypes)} are needed. "
-                "A list or tuple is taken for the components: wrap a list that is one of them in a list"
+                f"{len(parts)} components were given and {len(self.dtypes)} are needed. A list or tuple is read "
+                "as the list of components: to enqueue a list as one component, wrap it in another list"
             )
         return parts
 
     def shown(self, element: Element) -> Any:
-        """Return an element as users see it: a dict if there are names, a bare array if there is one component."""
+        """Return an element as users get it: a dict if the queue has names, or a bare array for one component."""
         if self.names is not None:
             return dict(zip(self.names, element, strict=True))
         return element[0] if len(element) == 1 else element
 
     def check_stackable(self) -> None:
-        """Raise unless elements can become a batch."""
+        """Raise `ValueError` if the shapes are unknown, so that elements cannot become a batch."""
         if self.shapes is None:
             raise ValueError(
-                "dequeue_many and dequeue_up_to need the shapes of the components: give the constructor `shapes`"
+                "dequeue_many and dequeue_up_to need the shapes of the components: "
+                "pass `shapes` to the constructor"
             )
 
     def stacked(self, elements: Sequence[Element]) -> Any:
-        """Return elements as one batch, a copy. If shapes vary, it is padded with zeros (b"" for strings)."""
+        """Return elements as one batch, a copy. Axes that vary are padded with zeros (b"" for strings)."""
         assert self.shapes is not None
         columns = zip(*elements, strict=True) if elements else ([] for _ in self.dtypes)
         batch = [_stack(c, d, s) for c, d, s in zip(columns, self.dtypes, self.shapes, strict=True)]
@@ -172,9 +178,10 @@ class Elements:
 
 
 def as_array(value: Any, dtype: np.dtype[Any], name: str) -> Array:
-    """Return a component as an array of the right dtype: itself where it is one, or cast where nothing is lost.
+    """Return a component as an array of the right dtype. An array of this dtype is returned as it is.
 
-    What fits is accepted: an int for a float, a wider float for a narrower one, a wider int whose values fit.
+    Other values are cast if they fit: ints to floats, wide floats to narrow floats, and ints to ints of another
+    width if no value changes. Raise `ValueError` or `TypeError` for other casts.
     """
     if dtype is STRING:
         return _as_strings(np.asarray(value, object), name)
@@ -184,11 +191,13 @@ def as_array(value: Any, dtype: np.dtype[Any], name: str) -> Array:
     if array.dtype.kind in "iu" and dtype.kind in "iu":
         cast = array.astype(dtype)
         if not np.array_equal(cast, array):
-            raise ValueError(f"component {name}: {_shown(array)} does not fit {dtype}")
+            raise ValueError(
+                f"component {name}: {_shown(array)} does not fit {dtype}; use a dtype that can hold it"
+            )
         return cast
     if array.size and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise TypeError(
-            f"component {name} must be {dtype}, not {array.dtype}: {_shown(array)}. Cast it if that is meant"
+            f"component {name} must be {dtype}, not {array.dtype}: {_shown(array)}. If it is meant, cast it before"
         )
     return array.astype(dtype)
 
@@ -221,7 +230,7 @@ def _stack(arrays: Sequence[Array], dtype: np.dtype[Any], shape: Shape) -> Array
         batch = np.empty((len(arrays), *sizes), dtype)
         if not sizes:
             batch[:] = [array[()] for array in arrays]
-        elif arrays:  # np.stack takes three times as long
+        elif arrays:  # np.stack would take three times as long
             np.concatenate(arrays, out=batch.reshape(len(arrays) * sizes[0], *sizes[1:]))
         return batch
     longest = [max((a.shape[i] for a in arrays), default=0) if n is None else n for i, n in enumerate(shape)]

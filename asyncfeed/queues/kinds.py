@@ -1,4 +1,4 @@
-"""The four queues, as users make them."""
+"""The classes of the four queues."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from asyncfeed.queues.stores import First, Shuffled, Sorted
 
 
 class FIFOQueue(QueueBase):
-    """A queue that gives elements out in the order in which they came in.
+    """A queue that delivers elements in the order in which they were enqueued.
 
-    `capacity` elements fit in; a negative one means no bound. `dtypes` says how many components an element has
-    (see `asyncfeed.queues`), `shapes` what shapes they have: without them elements may differ in shape, and
-    cannot be dequeued as a batch. With `names`, elements are dicts.
+    Args:
+        capacity: Largest number of elements in the queue. A negative number means no bound.
+        dtypes: The dtype of each component of an element, or one dtype (see `asyncfeed.queues`).
+        shapes: The shape of each component. Without shapes, elements may differ in shape, and cannot be dequeued
+            as a batch.
+        names: The name of each component. With names, elements are dicts.
+        name: The name of the queue in error messages.
 
     >>> import asyncio
     >>> async def main():
@@ -48,10 +52,11 @@ class FIFOQueue(QueueBase):
 
 
 class PaddingFIFOQueue(QueueBase):
-    """A `FIFOQueue` of arrays whose shapes vary, which pads them as it makes a batch.
+    """A `FIFOQueue` of arrays whose shapes vary. It pads them when it makes a batch.
 
-    `shapes` has a shape for each dtype, with None for the sizes that vary. In a batch these are as large as its
-    largest element, filled up with zeros (b"" for strings). A single `dequeue` pads nothing.
+    `shapes` has a shape for each dtype, with None for the sizes that vary. In a batch, these axes are padded to
+    the largest element of the batch, with zeros (b"" for strings). A single `dequeue` pads nothing. The other
+    arguments are those of `FIFOQueue`.
 
     >>> queue = PaddingFIFOQueue(10, "int64", shapes=[(None,)])
     >>> queue.enqueue_blocking([[1, 2, 3]])
@@ -66,16 +71,19 @@ class PaddingFIFOQueue(QueueBase):
     ) -> None:
         several = isinstance(shapes, list | tuple) and shapes
         if not several or any(shape is None or isinstance(shape, int) for shape in shapes):
-            raise ValueError("PaddingFIFOQueue needs a list of a shape for each dtype, as in shapes=[(None, 40)]")
+            raise ValueError(
+                "PaddingFIFOQueue needs a list with a shape for each dtype, as in shapes=[(None, 40)]"
+            )
         elements = Elements(as_dtypes(dtypes), as_shapes(shapes), names)
         super().__init__(elements, First(), capacity=capacity, name=name)
 
 
 class RandomShuffleQueue(QueueBase):
-    """A queue that gives out a random one of its elements, each as likely as the others.
+    """A queue that delivers its elements in a random order. All its elements are equally likely to be next.
 
-    `min_after_dequeue` elements stay in it for as long as it is open, so that there is something to choose from;
-    a dequeue waits for more. The same `seed` and the same operations give the same order.
+    While the queue is open, `min_after_dequeue` elements stay in it, so that there are always several to choose
+    from. A dequeue waits until the queue has more. The same `seed` and the same operations give the same order.
+    The other arguments are those of `FIFOQueue`.
 
     >>> queue = RandomShuffleQueue(10, 2, "int64", shapes=[()], seed=1)
     >>> queue.enqueue_many_nowait(range(4))
@@ -103,19 +111,20 @@ class RandomShuffleQueue(QueueBase):
         keep = operator.index(min_after_dequeue)
         if keep < 0 or 0 <= capacity <= keep:
             raise ValueError(
-                f"min_after_dequeue must be from 0 to less than the capacity: {keep} of {capacity}. "
-                "What stays in the queue must leave room for an element more"
+                f"min_after_dequeue must be at least 0 and less than the capacity of {capacity}, not {keep}: "
+                "a queue that keeps as many elements as it holds can never deliver one"
             )
         elements = _elements(dtypes, shapes, names)
         super().__init__(elements, Shuffled(seed), capacity=capacity, name=name, keep=keep)
 
 
 class PriorityQueue(QueueBase):
-    """A queue that gives out the element of the smallest priority; among equals, the one that came first.
+    """A queue that delivers the element with the smallest priority. Equal priorities are first in, first out.
 
-    The priority is a component of its own before those of `types`, an int64 scalar: it is enqueued, dequeued and
-    named with the others, and left out of `types` and `shapes`. A batch is taken when all of it is there, so
-    that it is in order; one larger than the capacity is never there.
+    The first component of an element is its priority, an int64 scalar. It is enqueued and dequeued with the other
+    components, and `names` has a name for it. `types` and `shapes` leave it out. The elements of a batch are taken
+    all at once, so that they are in order. So a batch that is larger than the capacity waits for ever. The other
+    arguments are those of `FIFOQueue`.
 
     >>> queue = PriorityQueue(10, "string", shapes=[()])
     >>> for priority, name in [(2, "b"), (1, "a"), (2, "c")]:
@@ -145,5 +154,5 @@ def _elements(dtypes: Any, shapes: Any, names: Any) -> Elements:
 
 def _fixed(shapes: list[Any]) -> list[Any]:
     if any(None in shape for shape in shapes):
-        raise ValueError(f"the shapes {shapes} leave sizes open: only PaddingFIFOQueue takes those")
+        raise ValueError(f"the shapes {shapes} have sizes of None: only PaddingFIFOQueue takes those")
     return shapes

@@ -1,4 +1,4 @@
-"""The stores of the queues. They hold the elements and decide which is next, which is how the queues differ."""
+"""The stores of the queues. A store holds the elements and decides which one is next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Element: TypeAlias = tuple[Any, ...]
 
 
 class Store(Protocol):
-    """The elements in a queue, and the rule which of them is next."""
+    """The elements in a queue, and the rule that decides which one is next."""
 
     def __len__(self) -> int:
         """Return the number of elements."""
@@ -48,7 +48,7 @@ class First(deque[Element]):
 
 
 class Shuffled(list[Element]):
-    """A random element first, each with the same probability."""
+    """A random element comes first. All elements have the same probability."""
 
     put = list.append
 
@@ -73,7 +73,7 @@ class Shuffled(list[Element]):
 
 
 class Sorted:
-    """The smallest first component first; among equals, first in, first out."""
+    """The element with the smallest first component comes first. Equal ones are first in, first out."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Element]] = []
@@ -85,15 +85,15 @@ class Sorted:
         return len(self._heap)
 
     def put(self, element: Element) -> None:
-        """Add one behind its equals."""
+        """Add an element behind those of equal priority."""
         heapq.heappush(self._heap, (int(element[0]), next(self._last), element))
 
     def take(self) -> Element:
-        """Remove the smallest."""
+        """Remove and return the smallest element."""
         return heapq.heappop(self._heap)[-1]
 
     def give_back(self, elements: Sequence[Element]) -> None:
-        """Put elements back before their equals."""
+        """Put elements back before those of equal priority."""
         for element in reversed(elements):
             heapq.heappush(self._heap, (int(element[0]), next(self._front), element))
 
@@ -105,7 +105,7 @@ class Sorted:
 
 
 class Counted:
-    """A store that only counts."""
+    """A store that only counts its elements. `Attempts.would_finish` uses it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -115,11 +115,11 @@ class Counted:
         return self._size
 
     def put(self, element: Element) -> None:
-        """Count one."""
+        """Count one more element."""
         self._size += 1
 
     def take(self) -> Element:
-        """Count one less."""
+        """Count one element less."""
         self._size -= 1
         return ()
 
@@ -128,7 +128,7 @@ class Counted:
         self._size += len(elements)
 
     def discard(self, element: Element) -> None:
-        """Do nothing: a rehearsal takes nothing back."""
+        """Do nothing: `would_finish` withdraws no attempt."""
 
 
 def _place(elements: Iterable[Element], wanted: Element) -> int | None:

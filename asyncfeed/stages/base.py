@@ -96,14 +96,14 @@ class Node:
         return self.with_stream(random_stages(source, stages)) if self.is_random else self
 
     def endless(self, *, upstream: bool) -> bool:
-        """Return whether the items that come out have no end. `upstream` says it of those that go in."""
+        """Return whether the items that come out have no end. `upstream` says the same of the items that go in."""
         return upstream
 
     @property
     def leaves_out_first(self) -> int:
-        """How many items the stage leaves out at the start of each epoch, if it does nothing else; or else 0.
+        """Number of items that the stage leaves out at the start of each epoch. 0 if it does anything else.
 
-        A source that is followed by such a stage is opened after these items.
+        If such a stage follows a source that can only be iterated, the source is opened after these items.
         """
         return 0
 
@@ -191,10 +191,9 @@ class Source(Node):
         return None
 
     def open_at(self, place: int) -> Opening:
-        """Return how to go through one epoch from item `place` on.
+        """Return how to iterate over one epoch from item `place` on.
 
-        A source that can start there does so. Any other starts at its first item, and lets `place` items be drawn
-        and dropped.
+        A source that cannot start there returns an `Opening` with `drop=place`.
         """
         raise NotImplementedError
 

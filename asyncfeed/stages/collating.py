@@ -79,6 +79,6 @@ def check_collate(stage: str, function: object) -> None:
 def refuse_pad(stage: str) -> PipelineError:
     """Return the error for a `pad` after a batch that the user's function makes."""
     return PipelineError(
-        f"pad: {stage}(collate=...) makes the batches, and pad cannot look into it: pad in that function, or give "
-        f"each sample its size before, as in .pad(to=512).{stage}(...)"
+        f"pad: {stage}(collate=...) makes the batches, and pad cannot change them: pad in the collate function, "
+        f"or pad each sample before, as in .pad(to=512).{stage}(...)"
     )

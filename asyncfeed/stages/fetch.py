@@ -84,13 +84,14 @@ class Fetch(Node):
         return fetch
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return `Unknown`: only the items tell it."""
+        """Return `Unknown`: the items decide the axes."""
         return Unknown()
 
     def put(self, stages: Sequence[Node]) -> list[Node]:
         """Insert this stage into the stages of a stream, after those that only order the items."""
         place = 0
-        if self.reading.on_error == "raise":  # else they must count only the items that could be read
+        # If items are left out, `take` and `skip` must count only the items that could be read.
+        if self.reading.on_error == "raise":
             while place < len(stages) and stages[place].arranges:
                 place += 1
         return [*stages[:place], self, *stages[place:]]

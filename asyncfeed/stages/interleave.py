@@ -13,7 +13,7 @@ from asyncfeed.stages.base import Node, check_count
 from asyncfeed.stages.steps import OnError, Turns, Work
 
 AHEAD = 2
-"""Number of items that are opened before their turn."""
+"""Number of items that are opened before their turn. More would hold more elements in memory."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Interleave(Node):
     def steps(self) -> Sequence[Work]:
         """Return one step.
 
-        It makes one call for each item, and as many calls at a time as items are open or opened ahead.
+        The step makes one call for each item. Up to `cycle` items are open, and `AHEAD` more are opened ahead.
         """
         return [
             Work(

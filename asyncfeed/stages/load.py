@@ -75,7 +75,7 @@ class Load(Node):
         fuses = isinstance(decoder, Decoder) and (decoder.probes or decoder.lays_out) and self.one_to_one
         if not fuses or not isinstance(following, Batch) or following.collate is not None:
             return None
-        from asyncfeed.stages.load_batch import LoadBatch  # noqa: PLC0415 - it is for whoever runs the pipeline
+        from asyncfeed.stages.load_batch import LoadBatch  # noqa: PLC0415 - only a run needs it
 
         return LoadBatch(self, following)
 
@@ -95,7 +95,7 @@ class Load(Node):
         )
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return `Unknown`: only the files tell it."""
+        """Return `Unknown`: the files decide the axes."""
         return Unknown()
 
     def length(self, upstream: int) -> int | None:

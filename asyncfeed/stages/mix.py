@@ -1,4 +1,4 @@
-"""Mix: one stream of several inputs. Each item comes from an input that is drawn at random."""
+"""Mix: one stream from several inputs. Each item comes from an input that is drawn at random."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 Stop = Literal["first", "all"]
 BLOCK = 4096
-"""Number of draws made at once. One draw takes 10 ns."""
+"""Number of draws that are made at once. One draw then takes 10 ns."""
 LARGEST = 1 << 26
-"""Items that a mix has at most by number: to know where each comes from, all draws are gone through once, for a
-second at this size. A larger mix is a stream."""
+"""Largest number of items that a mix gives by number. To find the input of each item, all draws are made once,
+which takes 1 s for this number. A larger mix is a stream."""
 
 
 @dataclass(frozen=True)
 class Mix(Source):
-    """Items of the inputs, each from one that is drawn at random; the draws are the same in each epoch."""
+    """Items of the inputs. Each item comes from a random input. The draws are the same in each epoch."""
 
     pipelines: tuple[Any, ...]
     weights: tuple[float, ...] | None = None
     seed: int = 0
     stop: Stop = "all"
     _table: dict[str, Mixed] = field(default_factory=dict, repr=False, compare=False)
-    """The items by number; None before they were asked for."""
+    """A cache of `indexed`. It is empty before the items by number were first asked for."""
 
     method: ClassVar[str] = "mix"
 
@@ -53,9 +53,11 @@ class Mix(Source):
         weights = tuple(self.weights)
         object.__setattr__(self, "weights", weights)
         if len(weights) != len(self.pipelines):
-            raise PipelineError(f"mix: {len(self.pipelines)} inputs need as many weights, not {len(weights)}")
+            raise PipelineError(
+                f"mix: {len(self.pipelines)} inputs need one weight each, and {len(weights)} were given"
+            )
         if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in weights) or not any(weights):
-            raise PipelineError(f"mix: weights must be numbers of at least 0, and one larger, not {weights}")
+            raise PipelineError(f"mix: weights must be numbers of at least 0, and one above 0, not {weights}")
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -69,12 +71,12 @@ class Mix(Source):
 
     @property
     def has_no_end(self) -> bool:
-        """Whether no input has an end, or one of those that must end has none."""
+        """Whether the mix has no end: with stop="first" if all inputs have none, with "all" if one has none."""
         endless = [is_endless(each.source, each.stages) for each, _ in self._drawn()]
         return all(endless) if self.stop == "first" else any(endless)
 
     def size(self) -> int | None:
-        """Return the number of items; None if an input does not know its number."""
+        """Return the number of items. None if it is not known."""
         indexed = self.indexed()
         if indexed is not None:
             return len(indexed)
@@ -92,7 +94,7 @@ class Mix(Source):
         return self._table["by number"]
 
     def merging(self) -> Picking:
-        """Return that each item of streams comes from the input that is drawn."""
+        """Return the choice for streams: each item comes from the input that is drawn."""
         return Picking(partial(Drawn, Draws(self._random_seed, self._weights), self.stop))
 
     @property
@@ -116,7 +118,7 @@ class Mix(Source):
 
 
 class Draws:
-    """Which input comes next, as random numbers say: number p decides it for place p of an epoch."""
+    """The random draws: number p decides from which input the item at place p of an epoch comes."""
 
     def __init__(self, seed: int, weights: Sequence[float]) -> None:
         self._seed = seed
@@ -126,7 +128,7 @@ class Draws:
         self._numbers = lru_cache(maxsize=2)(partial(_numbers, seed))
 
     def block(self, number: int, live: frozenset[int]) -> NDArray[np.int64]:
-        """Return the inputs of the places of a block, if all inputs are still drawn from."""
+        """Return the input for each place of a block, if only the inputs in `live` are drawn."""
         which, edges = self._edges(live)
         return which[np.searchsorted(edges, self._numbers(number), side="right")]
 
@@ -150,7 +152,7 @@ class Drawn:
         self.begin(0)
 
     def begin(self, epoch: int) -> None:
-        """Begin with the first draw, the same in each epoch."""
+        """Begin with the first draw. The draws are the same in each epoch."""
         self._place = 0
         self._live = self._draws.everything
         self._over = False
@@ -166,13 +168,13 @@ class Drawn:
         return self._block[at], end - at
 
     def took(self, count: int) -> None:
-        """Skip this number of draws."""
+        """Advance by this number of draws."""
         self._place += count
         if self._place % BLOCK == 0:
             self._look()
 
     def ended(self) -> None:
-        """Draw from the other inputs, with the same random number. If there are none, end."""
+        """Draw again from the other inputs, with the same random number. End if there are none."""
         self._live = self._live - {self._block[self._place % BLOCK]}
         self._over = self._stop == "first" or not self._live
         if not self._over:
@@ -181,12 +183,15 @@ class Drawn:
     def _look(self) -> None:
         block = self._draws.block(self._place // BLOCK, self._live)
         self._runs: list[int] = [*(np.flatnonzero(np.diff(block)) + 1).tolist(), BLOCK]
-        """Where each run of draws of one input ends."""
+        """The places in the block at which a run of draws of one input ends."""
         self._block: list[int] = block.tolist()
 
 
 class Mixed:
-    """The items of several sources by number: `_starts` says how many of each came before each block."""
+    """The items of several sources by number.
+
+    `_starts` has the number of items of each input before each block.
+    """
 
     def __init__(self, inputs: Sequence[Indexed], draws: Draws, stop: Stop) -> None:
         self._inputs = inputs
@@ -195,7 +200,7 @@ class Mixed:
         sizes = np.array(list(map(len, inputs)), np.int64)
         self._starts: list[NDArray[np.int64]] = []
         self._changes: list[tuple[int, frozenset[int]]] = [(0, draws.everything)]
-        """From which place on which inputs are drawn from."""
+        """The inputs that are drawn, and the place from which on this holds."""
         self._length = self._go_through(sizes, stop)
         self._found = lru_cache(maxsize=4)(self._find)
 
@@ -222,7 +227,7 @@ class Mixed:
         return place
 
     def _find(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return for each place of a block the input, and the place in that input."""
+        """Return the input of each place of a block, and the place in that input."""
         start = number * BLOCK
         first = bisect_right(self._changes, start, key=lambda change: change[0]) - 1
         block = self._draws.block(number, self._changes[first][1]).copy()
@@ -242,7 +247,7 @@ class Mixed:
         return self._length
 
     def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
-        """Return the items at these places. Each input is asked once for the items of a block."""
+        """Return the items at these places. Each input is asked once for all its items in a block."""
         if isinstance(places, range) and places.step == 1:
             items: list[Any] = []
             start = places.start

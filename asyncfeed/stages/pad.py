@@ -26,21 +26,22 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Sizes = int | tuple[int | None, ...] | None
-"""The size of axis 0, or of each axis, None where it is free."""
+"""The size of axis 0, or a tuple with the size of each axis. None leaves an axis to the longest sample."""
 
 
 @dataclass(frozen=True)
 class Pad(Node):
     """Makes arrays of different shape equal by adding `value` at the end of their axes.
 
-    Right after `batch` or `bucket`, each axis grows to the longest in the batch. `multiple_of` rounds that size
-    up, and `to` gives another size. Anywhere else there is no longest, and `to` is required. A number is for axis
-    0, a tuple for one axis after the other. Axes that a leaf does not have are ignored. Numbers, text and bytes
-    stay as they are. `value` is one number or text, or a tree of them like the sample. If it is no text, arrays of
-    text are padded with "" (b"" if they are bytes).
+    Right after `batch` or `bucket`, each axis is padded to the longest in the batch. `multiple_of` rounds that
+    size up, and `to` gives another size. Anywhere else samples are padded one by one, and `to` is required. A
+    number is the size of axis 0, and a tuple has the size of each axis. Sizes of axes that a leaf does not have
+    are ignored. Numbers, text and bytes stay as they are. `value` is one number or text, or a tree of them with
+    the structure of the sample. Unless it is text, arrays of text are padded with "", and arrays of bytes with
+    b"".
 
-    With `lengths=True` the result is a pair: the batch, and the same structure with an int64 array of the sizes
-    that axis 0 had before, or None for a leaf without axes.
+    With `lengths=True` the result is a pair. The second part has the structure of the batch. Each leaf is an int64
+    array of the sizes of axis 0 before padding, or None if the leaf has no axes.
     """
 
     value: Any = 0
@@ -60,7 +61,7 @@ class Pad(Node):
                 if size is not None:
                     check_count("pad", name, size, least)
         if self.to is not None and self.multiple_of is not None:
-            raise PipelineError("pad: `to` leaves nothing for `multiple_of` to round; give one of them")
+            raise PipelineError("pad: `to` fixes the size, so `multiple_of` has no effect; give only one of them")
         for value in flatten(self.value)[0]:
             if np.ndim(value):
                 raise PipelineError(f"pad: value must be one number or text for each leaf, not {value!r}")
@@ -69,13 +70,13 @@ class Pad(Node):
         """Return the step that pads single samples. It is used if no batch has absorbed this node."""
         if self.to is None or self.to == () or set(_each(self.to)) == {None}:
             raise PipelineError(
-                "pad: a sample alone has no longest to be padded to; "
+                "pad: without a batch there is no longest sample to pad to; "
                 "put .pad() right after .batch() or .bucket(), or give the size: .pad(to=512)"
             )
         return [Work(PadSample(self), "thread", placed=True, inline=Fits(self), cost=self.size_of)]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the axes whose size is given."""
+        """Return the rule that the axes with a size in `to` are fixed."""
         return PaddedTo(_each(self.to))
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
@@ -107,7 +108,7 @@ class Pad(Node):
     def stack_column(
         self, column: Column, value: object, where: Where, empty: Empty = aligned_empty
     ) -> NDArray[Any]:
-        """Return arrays of the same leaf as one array, padded to one shape."""
+        """Return the arrays of one leaf as one array, padded to one shape."""
         dtype = common_dtype(column, where)
         shapes = list(map(np.shape, column))
         shape = self.shape_for(shapes, where)
@@ -129,24 +130,24 @@ class Pad(Node):
         return out
 
     def values(self, spec: Spec) -> list[Any]:
-        """Return the value for each leaf of samples of this structure."""
+        """Return the padding value of each leaf, for samples of this structure."""
         values, given = flatten(self.value)
         if given.is_leaf():
             return values * spec.num_leaves
         if given != spec:
             raise ValueError(
                 f"pad: value is {layout(given)}, but the samples are {layout(spec)}; "
-                "give one number for all leaves, or one for each in the same structure"
+                "give one number for all leaves, or one number for each leaf in the same structure"
             )
         return values
 
     def size_of(self, sample: Tree) -> int:
-        """Return how many bytes the arrays of this sample take when they are padded."""
+        """Return the total size in bytes of the sample's arrays after padding."""
         arrays = filter(_has_axes, flatten(sample)[0])
         return sum(prod(map(self._size, range(leaf.ndim), leaf.shape)) * leaf.itemsize for leaf in arrays)
 
     def shape_for(self, shapes: list[Shape], where: Where) -> Shape:
-        """Return the shape that these are padded to."""
+        """Return the shape to which arrays of these shapes are padded."""
         for member, shape in enumerate(shapes):
             if len(shape) != len(shapes[0]):
                 raise ValueError(
@@ -165,7 +166,7 @@ class Pad(Node):
         return target
 
     def _size(self, axis: int, longest: int) -> int:
-        """Return the padded size of an axis, given the largest size before."""
+        """Return the padded size of an axis, given its largest size before padding."""
         fixed, step = _of_axis(self.to, axis), _of_axis(self.multiple_of, axis)
         return fixed if fixed is not None else longest if step is None else -(-longest // step) * step
 
@@ -200,7 +201,7 @@ class Fits:
     pad: Pad
 
     def __call__(self, sample: Tree) -> bool:
-        """Return whether the padded sample is small, and no tensor of another library has to be converted."""
+        """Return whether the padded sample is small and has no tensor of another library to convert."""
         return self.pad.size_of(sample) <= INLINE and not any(map(is_foreign, flatten(sample)[0]))
 
 
@@ -218,7 +219,10 @@ def _has_axes(leaf: object) -> bool:
 
 
 def fill_value(value: object, dtype: np.dtype[Any], where: Where) -> Any:
-    """Return the value in this dtype. No whole number is rounded or wrapped, and no text is cut off."""
+    """Return the value in this dtype.
+
+    Raise ValueError if a whole number would be rounded or wrapped, or text cut off.
+    """
     if not value:
         return np.zeros((), dtype)[()]
     is_text = isinstance(value, (str, bytes))
@@ -228,7 +232,9 @@ def fill_value(value: object, dtype: np.dtype[Any], where: Where) -> Any:
         with np.errstate(all="ignore"):
             fill = np.asarray(value).astype(dtype)[()]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"pad: value={value!r} is no {dtype}, as {where.sample(0)} is ({error})") from None
+        raise ValueError(
+            f"pad: value={value!r} cannot be converted to {dtype}, the dtype of {where.sample(0)} ({error})"
+        ) from None
     if dtype.kind in "biuUS" and fill != value:
         raise _no_value(value, str(dtype), where)
     return fill
@@ -242,7 +248,7 @@ def _wide_enough(value: object, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _object_value(value: object, column: Column, where: Where) -> Any:
-    """Return what arrays of objects are padded with: the value, but no number in text, where 0 means no text."""
+    """Return the padding value for arrays of objects. In arrays of text or bytes, 0 becomes "" or b""."""
     if not isinstance(value, (int, float, complex, np.generic)):
         return value
     kinds = {type(each) for leaf in column for each in leaf.flat}
@@ -254,6 +260,6 @@ def _object_value(value: object, column: Column, where: Where) -> Any:
 
 def _no_value(value: object, kind: str, where: Where) -> ValueError:
     return ValueError(
-        f"pad: value={value!r} is no {kind}, as {where.sample(0)} is; give a value of that type, "
+        f"pad: value={value!r} is not {kind}, but {where.sample(0)} is; give a value of that type, "
         "or a tree of values, one for each leaf"
     )

@@ -80,8 +80,8 @@ class HeadedRows:
         self._decoder = decoder
         self._pool = pool
         self._known: tuple[Header, bytes, dict[bytes, int]] | None = None
-        """The header of the last batch and its bytes, as most files of a column have the same header. Also the
-        lengths in other headers, by their bytes. Those headers differ only in the length."""
+        """The header of the last batch, and its bytes, because most files of a column have the same header. Also
+        the lengths in other headers, by the bytes of these headers, which differ only in the length."""
 
     def read(self, reader: Reader, files: Sequence[File]) -> NDArray[Any]:
         """Read files of one shape into the rows of one array."""
@@ -206,7 +206,7 @@ class LaidOutRows:
 
 
 class _Template:
-    """A layout, prepared for reading: the arrays in the order of the file, and all bytes between them joined."""
+    """A layout prepared for reading: the arrays in the order of the file, and all other bytes joined."""
 
     def __init__(self, buffer: Bytes, layout: Layout) -> None:
         arrays = sorted(layout.headers.items(), key=lambda each: each[1].offset)
@@ -224,7 +224,7 @@ class _Template:
         self.aside = self._blank(aside)
 
     def _place(self, at: int) -> int:
-        """Return the position that a position in the file has in the bytes without the arrays."""
+        """Convert a position in the file to a position in the bytes that are outside of the arrays."""
         return at - sum(header.nbytes for header in self.headers if header.offset < at)
 
     def _blank(self, text: bytearray) -> bytearray:
@@ -241,7 +241,10 @@ class _Template:
         return parts
 
     def fits(self, found: bytearray, rows: Sequence[Any]) -> bool:
-        """Return whether a file with this between its arrays, and these in them, is sound; blanks `found`."""
+        """Return whether a file is sound: `found` has its bytes outside of the arrays, `rows` has its arrays.
+
+        Bytes of `found` that may differ between files are set to zero.
+        """
         for row, (at, before) in zip(rows, self._sums, strict=True):
             if zlib.crc32(row, before) != int.from_bytes(found[at : at + 4], "little"):
                 return False

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK = 4096
-"""Number of places permuted at once. It is large enough that NumPy's cost per call is small: 50 ns a place."""
+"""Number of places that are permuted at once, in 50 ns each. With fewer, NumPy's cost per call would count."""
 
 DRAWS = 1024
-"""Number of random numbers drawn at once, which takes 10 ns each. A draw for every item would take 2 us."""
+"""Number of random numbers that are drawn at once, in 10 ns each. One draw for each item would take 2 us."""
 
 
 @dataclass(frozen=True)
 class Shuffle(Node):
-    """Puts the items of each epoch in a random order: a new order in each epoch, or always that of epoch 0."""
+    """Puts the items of each epoch in a random order: a new one for each epoch, or that of epoch 0 for all."""
 
     seed: int = 0
     buffer: int | None = None
@@ -67,11 +67,11 @@ class Shuffle(Node):
         if self.exact:
             indexed, rest = fold(source, (*stages, self))
             if indexed is None or rest:
-                self.steps()  # raises, and says what to write
+                self.steps()  # this raises the error
         return super().after(source, stages)
 
     def index(self, upstream: Indexed) -> Indexed | None:
-        """Return upstream in an exact permutation; None if the user asked for a buffer."""
+        """Return upstream in an exact permutation. None if the user asked for a buffer."""
         if self.buffer is not None:
             return None
         return Permuted(upstream, stage_seed(self.seed, self.stream), reshuffle=self.reshuffle)
@@ -81,7 +81,7 @@ class Shuffle(Node):
         if self.buffer is None:
             raise PipelineError(
                 "shuffle: items of a stream cannot be reached by number, so it needs a buffer: "
-                ".shuffle(buffer=10_000); or put it next to the source, before what makes it a stream"
+                ".shuffle(buffer=10_000); or put it next to the source, before the stage that makes it a stream"
             )
         seed = stage_seed(self.seed, self.stream)
         return [BufferShuffle(self.buffer, seed, reshuffle=self.reshuffle)]
@@ -96,13 +96,13 @@ class Shuffle(Node):
 
 
 class Permuted:
-    """Upstream in the order of a permutation: a new one in each epoch, or that of epoch 0 in all epochs."""
+    """Upstream in the order of a permutation: a new one for each epoch, or that of epoch 0 for all."""
 
     def __init__(self, upstream: Indexed, seed: int, *, reshuffle: bool = True) -> None:
         self.on_thread = upstream.on_thread
         self._upstream = upstream
         self._reshuffle = reshuffle
-        # The caches hold a function of their arguments only, so they make no cycle through self.
+        # The cached functions do not refer to self, so there is no reference cycle.
         self._permutation = lru_cache(maxsize=4)(partial(Permutation, len(upstream), seed))
         self._block = lru_cache(maxsize=2)(partial(_block, self._permutation))
 
@@ -138,8 +138,8 @@ def _block(permutation: Callable[[int], Permutation], epoch: int, number: int) -
 class BufferShuffle(Algorithm):
     """Shuffles a stream with a buffer: each item that enters pushes a random item out.
 
-    The same as TensorFlow's `Dataset.shuffle(buffer_size)`: the first item leaves when the buffer is full, an
-    item can come early by at most the size of the buffer, and the end of an epoch empties it at random.
+    This is TensorFlow's `Dataset.shuffle(buffer_size)`. The first item leaves when the buffer is full. An item can
+    come early by at most the size of the buffer. At the end of an epoch the buffer is emptied in a random order.
     """
 
     def __init__(self, size: int, seed: int, *, reshuffle: bool = True) -> None:
@@ -150,7 +150,7 @@ class BufferShuffle(Algorithm):
         self._start(0)
 
     def begin(self, epoch: int) -> None:
-        """Take the random numbers of this epoch."""
+        """Begin with the random numbers of this epoch."""
         if epoch != self._epoch:
             self._start(epoch)
 
@@ -187,7 +187,7 @@ class BufferShuffle(Algorithm):
         return _apart(out)
 
     def state(self) -> dict[str, Any]:
-        """Return the place in the random numbers, and the items of the buffer."""
+        """Return the epoch, the number of draws, and the items in the buffer."""
         items, positions = _apart(self._held)
         return {"epoch": self._epoch, "drawn": self._drawn, "items": items, "positions": positions}
 
@@ -216,7 +216,7 @@ def _slots(random: np.random.PCG64, size: int) -> Iterator[int]:
 
 def _below(random: np.random.PCG64, bounds: NDArray[np.uint64]) -> list[int]:
     """Return one random number below each bound."""
-    # From the raw bits: NumPy promises these for ever, but not the numbers that a Generator makes of them.
+    # NumPy guarantees the raw bits in all later versions, but not the numbers that a Generator makes of them.
     raw = random.random_raw(len(bounds)) >> np.uint64(32)
     numbers: list[int] = (raw * bounds >> np.uint64(32)).tolist()
     return numbers

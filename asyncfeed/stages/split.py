@@ -25,8 +25,12 @@ from asyncfeed.stages.take import Slice
 from asyncfeed.stages.together import fold
 
 By = Literal["index", "list", "ordinal", "key"]
-"""What tells the parts apart: a permutation of all indices, a list of indices that were found by their keys when
-the pipeline was described, or the ordinal or the key of each item as it comes."""
+"""How the part of an item is decided:
+
+* "index": by a permutation of all indices.
+* "list": by lists of indices, made from the keys of all items when the pipeline is described.
+* "ordinal" and "key": by the ordinal or the key of each item, when the item comes.
+"""
 
 
 @dataclass(frozen=True)
@@ -140,14 +144,14 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of all numbers of 64 bits: from `low` up to, but not including, `high`, as shares of them."""
+    """A range of 64-bit numbers, given as shares of all: from `low` up to, but not including, `high`."""
 
     low: float
     high: float
     seed: int
 
     def holds(self, value: int) -> bool:
-        """Return whether a number of 64 bits is in this part."""
+        """Return whether a 64-bit number is in this range."""
         return self.low <= value / 2**64 < self.high
 
 
@@ -216,7 +220,7 @@ def split_stages(
     _check(shares, seed, key)
     stream = sum(isinstance(node, Split) for node in stages)
     place, by = len(stages), _by_place(source, stages) if key is None else _by_key(source, stages)
-    if by == "index":  # before the stages that work item by item, so that items of other parts are not read
+    if by == "index":  # before the stages that read or change single items, so that no other part's items are read
         place = next(at for at in range(len(stages) + 1) if _splits_at(source, stages, at))
     first = Split(tuple(map(float, shares)), 0, seed, key, by, stream)
     parts = [replace(first, part=part) for part in range(len(shares))]
@@ -232,8 +236,8 @@ def _check(shares: Sequence[float], seed: int, key: Callable[[Any], Any] | None)
             raise PipelineError(f"split: each share must be between 0 and 1, not {share!r}")
     if abs(math.fsum(shares) - 1) > 1e-9:
         raise PipelineError(
-            f"split: the shares must make 1 together, not {math.fsum(shares):g}; for a part that is not used, "
-            "leave its pipeline alone"
+            f"split: the shares must add up to 1, not {math.fsum(shares):g}; give the part that you do not need a "
+            "share too, and ignore its pipeline"
         )
     check_count("split", "seed", seed, 0)
     if key is not None:
@@ -253,22 +257,23 @@ def _by_place(source: Source, stages: tuple[Node, ...]) -> By:
     for node in stages:
         if isinstance(node, Repeat) or node.gathers() != 1:
             raise PipelineError(
-                f"split: put it before .{node}: after it an item has no place of its own in the epoch"
+                f"split: put it before .{node}: after that stage an item has no place of its own in the epoch"
             )
-    # The items that leave a buffer keep their positions. A merge numbers its items anew.
+    # Items keep their positions in a shuffle buffer. A merge gives its items new positions, so any shuffle in its
+    # inputs counts.
     exact = [node for node in stages if not (isinstance(node, Shuffle) and not node.exact)]
     mixes = _reshuffles(source, exact)
     if mixes is not None:
         raise PipelineError(
-            f"split: .{mixes} before it gives an item another place in each epoch, so the parts would share "
-            "items. Split first and shuffle each part, or use shuffle(reshuffle=False), or tell items apart by a "
+            f"split: .{mixes} before split gives an item another place in each epoch, so the parts would share "
+            "items. Split first and shuffle each part, or use shuffle(reshuffle=False), or decide the parts by a "
             "key: split(..., key=...)"
         )
     return "index" if any(_splits_at(source, stages, at) for at in range(len(stages) + 1)) else "ordinal"
 
 
 def _reshuffles(source: Source, stages: Sequence[Node]) -> Node | None:
-    """Return a stage that puts other items at a place in each epoch, if there is one."""
+    """Return the first stage that changes the places of items from epoch to epoch, or None."""
     for node in stages:
         if isinstance(node, Shuffle) and node.reshuffle:
             return node
@@ -276,6 +281,6 @@ def _reshuffles(source: Source, stages: Sequence[Node]) -> Node | None:
 
 
 def _splits_at(source: Source, stages: tuple[Node, ...], place: int) -> bool:
-    """Return whether the parts can be told apart by index before the stage at `place`."""
+    """Return whether the part of an item can be decided by its index before the stage at `place`."""
     indexed, rest = fold(source, stages[:place])
     return indexed is not None and not rest and all(node.one_to_one for node in stages[place:])

@@ -1,4 +1,4 @@
-"""How a stage runs: by number, or as steps over a stream. All that an engine has to know."""
+"""The types by which a stage tells the engine how it runs: by number, or as steps over a stream."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ OnError = Literal["raise", "skip"]
 
 
 class Chunk:
-    """A run of items that moves through the pipeline together, with what happens after them.
+    """Consecutive items that move through the pipeline together, and the boundary or failure after them.
 
-    `positions` has one entry for each item: where it stands in its stream. It is a `range` if positions follow
-    each other, which costs nothing. `boundary` says which epochs end after these items; it is
-    None if none ends. `failure` says that the stream broke after these items.
-    `nbytes` is what the items are charged with in the run's memory budget.
+    `positions` has the position of each item in its stream. Consecutive positions are a `range`, which takes no
+    memory for each item. `boundary` says which epochs end after these items. It is None if no epoch ends.
+    `failure` is the failure that ends the stream after these items. `nbytes` is the number of bytes that the items
+    are charged with in the run's memory budget.
     """
 
     __slots__ = ("boundary", "failure", "items", "nbytes", "positions")
@@ -42,7 +42,7 @@ class Chunk:
 
     @property
     def ends(self) -> bool:
-        """Whether something ends after these items: an epoch or the stream, or it breaks."""
+        """Whether an epoch or the stream ends after these items, or the stream fails there."""
         return self.boundary is not None or self.failure is not None
 
     @property
@@ -55,7 +55,7 @@ class Chunk:
         return self.boundary is not None and self.boundary.ends(level)
 
     def split(self, size: int) -> Chunk:
-        """Keep the first `size` items; return the rest, with its part of the bytes and what happens after it."""
+        """Keep the first `size` items. Return the rest, with its share of the bytes, and boundary or failure."""
         nbytes = self.nbytes * (len(self.items) - size) // len(self.items)
         rest = Chunk(self.items[size:], self.positions[size:], self.boundary, self.failure, nbytes)
         del self.items[size:]
@@ -66,70 +66,69 @@ class Chunk:
 
 
 class Algorithm:
-    """Regroups a stream, without IO: items in, items out, in the order of arrival.
+    """Regroups a stream without IO: items come in and go out.
 
-    `push` and `flush` return the items that are ready and, for each of them, its position. `flush` is called
-    where an epoch ends that the stage can see; afterwards the algorithm is as new. `done` turns true when
-    the stage wants nothing more of this epoch (`take`), and `flush` resets it.
+    `push` and `flush` return the items that are ready, and the position of each. `flush` is called at the end of
+    each epoch that the stage can see. After it, the algorithm is in its first state again. `done` is True when the
+    stage needs no more items of this epoch, as after a `take`. `flush` resets it.
     """
 
     done = False
 
     @property
     def held(self) -> int:
-        """How many of the items pushed it still holds."""
+        """Number of items that were pushed and have not come out."""
         return 0
 
     def begin(self, epoch: int) -> None:
-        """Note that the epoch that comes has this number; called before the first item and after each `flush`."""
+        """Begin the epoch with this number. This is called before the first item and after each `flush`."""
 
     def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
-        """Take items in, return those that are ready."""
+        """Add items. Return the items that are ready."""
         raise NotImplementedError
 
     def flush(self) -> tuple[list[Any], Positions]:
-        """Return what is left at the end of an epoch, and start anew."""
+        """Return the remaining items at the end of an epoch, and start again."""
         return [], ()
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` needs to go on from here, as plain data."""
+        """Return the state that `restore` needs to continue from here, as plain data."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How the items of a source are read if `pick` calls the user's code: as the options of `map` say."""
+    """How the items of a source are read if `pick` calls the user's code. The options are those of `map`."""
 
     concurrency: Concurrency = "auto"
     on_error: OnError = "raise"
     skip_limit: float | None = None
     awaits: bool = False
-    """Whether `pick` returns `Asked` in the place of items, which are to be awaited; on the loop then."""
+    """Whether `pick` returns `Asked` objects instead of items. The loop then awaits the items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Stands for an item of a dataset with an async `[number]` until it is awaited; tuples may hold some."""
+    """Stands for an item of a dataset with an async `[number]` until the item is awaited. Tuples may hold some."""
 
     dataset: Any
     number: int
 
 
 class Indexed(Protocol):
-    """Items that can be reached by number: what a sized source and the stages that rearrange it amount to.
+    """Items that can be reached by number: a source with a length, and the stages after it that only rearrange it.
 
-    `pick(epoch, places)` returns the items at these places of the given epoch, in this order; a run of places
-    that follow each other comes as a `range`. It must not block. If it calls the user's code, `on_thread` says
-    how: the engine then calls `pick` on threads, or on the loop if that code is async, for one place at a time
-    (see `stages/fetch.py`).
+    `pick(epoch, places)` returns the items at these places of the given epoch, in this order. Consecutive places
+    are a `range`. It must not block. If it calls the user's code, `on_thread` says how to call it: the engine then
+    calls `pick` for one place at a time, on threads, or on the loop if the code is async (see `stages/fetch.py`).
     """
 
     @property
     def on_thread(self) -> Reading | None:
-        """How the user's code is called, if picking calls it."""
+        """How the user's code is called. None if `pick` calls no code of the user's."""
         ...
 
     def __len__(self) -> int: ...
@@ -139,12 +138,12 @@ class Indexed(Protocol):
         ...
 
     def key(self, epoch: int, place: int) -> str:
-        """Return what the item at this place of this epoch is called."""
+        """Return the name of the item at this place of this epoch."""
         ...
 
 
 class Place(Protocol):
-    """Where an item stands, for functions that ask for it."""
+    """The place of an item, for the functions of a `Work` with `placed`."""
 
     @property
     def epoch(self) -> int:
@@ -153,16 +152,16 @@ class Place(Protocol):
 
     @property
     def ordinal(self) -> Position:
-        """The place of the item in its epoch."""
+        """The number of the item in its epoch, counted from 0."""
         ...
 
     def name(self, member: int | None = None) -> str:
-        """Return what the item is called or, for a batch, what its `member` is called."""
+        """Return the name of the item. If the item is a batch, return the name of its `member`."""
         ...
 
 
 class MemberError(Exception):
-    """One member of a group failed, in a function that is called with a whole group; never seen by users."""
+    """One member of a group failed in a function that is called with the whole group. Users never see this."""
 
     def __init__(self, member: int, stage: str, error: BaseException) -> None:
         super().__init__(member, stage, error)
@@ -173,7 +172,7 @@ class MemberError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Children of several items by turns: `block` of each of `cycle` items that are open at a time."""
+    """Send the children of several items in turns: `block` children of each of the `cycle` items that are open."""
 
     cycle: int
     block: int
@@ -183,10 +182,16 @@ class Turns:
 class Work:
     """How to call a function for each item of a stream.
 
-    `kind` is "async" (awaited on the loop), "thread" (called on a thread, several items per group) or "process"
-    (the same in another process, for shape "map" only; the function and what it takes and returns can be
-    pickled). `shape` says what becomes of the result: "map" puts it in the item's place, "filter" keeps the item
-    where it is true, "flat" puts the elements of the returned iterable (or async iterable) in its place.
+    `kind` is one of:
+
+    * "async": the function is awaited on the loop.
+    * "thread": it is called on a thread, for several items in a group.
+    * "process": it is called in another process, for several items in a group. This is for shape "map" only. The
+      function, its items and its results must be picklable.
+
+    `shape` says how the result is used. "map" puts the result in the place of the item. "filter" keeps the item if
+    the result is true. "flat" puts the elements of the result, an iterable or async iterable, in the place of the
+    item.
     """
 
     fn: Callable[..., Any]
@@ -197,31 +202,34 @@ class Work:
     concurrency: Concurrency = "auto"
     ordered: bool = True
     turns: Turns | None = None
-    """For shape "flat": how the children of several items take turns; None sends all of one item together."""
+    """For shape "flat": how the children of several items take turns. None sends all children of an item
+    together."""
     on_error: OnError = "raise"
     skip_limit: float = 0
     cost: Callable[[Any], int | None] | None = None
-    """How many bytes the result will need, where that is known from the item; None if only `measure` knows it."""
+    """Returns the bytes that the result of an item needs. It returns None if only `measure` can tell."""
     measure: Callable[[Any], int] | None = None
-    """The same, found out by looking at files: it may block, and never raises. For kind "thread"."""
+    """Returns the same by looking at files. It may block, and never raises. For kind "thread"."""
     packed: bool = False
-    """Whether what `cost` says may be far too little, so that `measure` is asked as long as they differ."""
+    """Whether `cost` may be far too low, as for packed files. `measure` is then called as long as the two
+    differ."""
     inline: Callable[[Any], bool] | None = None
-    """Whether this item is so small that the loop itself may do it; only for functions of our own."""
+    """Returns whether an item is so small that the loop itself may call the function. For asyncfeed's
+    functions."""
     slow_paths: SlowPaths | None = None
-    """Counts the calls that took a slower way; only for functions of our own."""
+    """Counts the calls that took a slower path. For asyncfeed's functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Lets so many items wait, ready for the next step; after the last stage, for the consumer."""
+    """Holds up to `room` ready items for the next step. After the last stage it holds them for the consumer."""
 
     room: int
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Begins everything before it anew, `count` times, or for ever if that is None. The source ends each."""
+    """Runs all steps before it `count` times, or without end if `count` is None. The source ends each pass."""
 
     count: int | None
 
@@ -231,50 +239,50 @@ Step = Algorithm | Work | Queue | Passes
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How to go through one epoch of a source from one of its items on, if items cannot be reached by number."""
+    """How to iterate over one epoch of a source from a given item on, if items cannot be reached by number."""
 
     make: Callable[[], Any]
     """Returns an iterable or async iterable, or an awaitable of one."""
     call: bool = False
     """Whether `make` is the user's code, which may block. It is then called on a thread."""
     drop: int = 0
-    """How many items of the iterable come before the item to start at. They are drawn and dropped."""
+    """Number of items at the start of the iterable that are drawn and dropped."""
 
 
 class Choice(Protocol):
-    """Says from which input of a merge the next items come, without IO."""
+    """Decides which input of a merge gives the next items. It does no IO."""
 
     def begin(self, epoch: int) -> None:
-        """Note that the epoch that comes has this number."""
+        """Begin the epoch with this number."""
         ...
 
     def next(self) -> tuple[int, int] | None:
-        """Return an input and how many of its items come next at most; None if the epoch ends here."""
+        """Return the next input, and the largest number of items to take from it. None ends the epoch."""
         ...
 
     def took(self, count: int) -> None:
-        """Note that so many of these items came."""
+        """Note that `count` items were taken from the input that `next` returned."""
         ...
 
     def ended(self) -> None:
-        """Note that the input that `next` named has no more items in this epoch."""
+        """Note that the input that `next` returned has no more items in this epoch."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Zipping:
-    """One item of each input at a time, as a tuple; `strict` says that none may have more than the others."""
+    """One item of each input at a time, as a tuple. With `strict`, inputs of different length are an error."""
 
     strict: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Picking:
-    """Items of the inputs as a `Choice` says; `choose` makes one for a run."""
+    """The items of the inputs in the order of a `Choice`. `choose` makes the `Choice` of a run."""
 
     choose: Callable[[], Choice]
 
 
 def leaves_out(indexed: Indexed) -> bool:
-    """Return whether items that cannot be read are left out, so that a place is not the number of an item."""
+    """Return whether items that cannot be read are left out. Then the place of an item is not its ordinal."""
     return indexed.on_thread is not None and indexed.on_thread.on_error == "skip"

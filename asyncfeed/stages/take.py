@@ -88,7 +88,7 @@ class Skip(Node):
 
     @property
     def leaves_out_first(self) -> int:
-        """How many items it leaves out."""
+        """Number of items that it leaves out."""
         return self.count
 
     def length(self, upstream: int) -> int:

@@ -39,8 +39,8 @@ def reached(source: Source, stages: Sequence[Node]) -> tuple[Indexed | None, int
     """Return the result of `fold`, the number of folded stages, and the remaining stages as the engine runs them.
 
     If picking an item calls the user's code, the source picks the numbers of the places, and one more stage reads
-    the items. If the source can only be iterated, stages that leave out its first items are folded: the source is
-    opened after these (`first_place`).
+    the items. If the source can only be iterated, stages that leave out its first items are folded, and the source
+    is opened after these items (`first_place`).
     """
     indexed, rest = fold(source, stages)
     if indexed is None and not source.inputs:
@@ -53,7 +53,7 @@ def reached(source: Source, stages: Sequence[Node]) -> tuple[Indexed | None, int
 
 
 def first_place(folded: Sequence[Node]) -> int:
-    """Return where to open a source that can only be iterated, if these stages are folded into it."""
+    """Return the place at which to open a source that can only be iterated, if these stages are folded into it."""
     return sum(node.leaves_out_first for node in folded)
 
 

@@ -302,7 +302,7 @@ def test_an_unbuilt_model_takes_batches_that_were_made_elsewhere(source: str) ->
 
 @pytest.mark.parametrize("wrong", [{"a": 1.0}, {-1: 1.0}])
 def test_class_weights_that_cannot_be_are_refused(wrong: Any) -> None:
-    with pytest.raises(af.PipelineError, match="class_weight maps class numbers"):
+    with pytest.raises(af.PipelineError, match="class_weight must map class numbers"):
         af.arrays(X, Y).batch(5).to_keras(class_weight=wrong)
 
 

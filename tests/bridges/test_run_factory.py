@@ -139,7 +139,7 @@ def test_enqueue_is_what_its_errors_say(graph: None, item: Any, make: Callable[.
     ("pipeline", "message"),
     [
         (af.items([]), "has no items to infer a signature from; give output_signature$"),
-        (af.items([object()]), "TensorFlow has no tensor for"),
+        (af.items([object()]), "TensorFlow has no tensor for it"),
         (af.items([np.zeros(2), np.zeros(2, np.int64)]), "int64 of shape"),
     ],
     ids=["empty", "no tensor", "misfit"],

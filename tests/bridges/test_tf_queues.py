@@ -255,9 +255,9 @@ def misfits() -> dict[str, tuple[Any, Any, str]]:
             lambda: tf.queue.FIFOQueue(9, [tf.int64], [()], names=["y"]),
             r"takes a dict of \['y'\], but an item is a dict of \['x'\]",
         ),
-        "other op": (af.items([1]), lambda: tf.constant(1).op, "is Const, no enqueue op"),
+        "other op": (af.items([1]), lambda: tf.constant(1).op, "is Const, not an enqueue op"),
         "derived": (af.items([1]), lambda: integers().enqueue(tf.constant(1, tf.int64)), "which is Const and no"),
-        "nothing": (af.items([1]), lambda: "queue", "takes a queue of TensorFlow's or an enqueue op"),
+        "nothing": (af.items([1]), lambda: "queue", "takes a queue of TensorFlow or an enqueue op"),
     }
 
 
@@ -277,7 +277,7 @@ def test_options_of_the_other_kind_of_target_are_refused() -> None:
     place = v1.placeholder(tf.int64, [])
     with pytest.raises(af.PipelineError, match="placeholders belong to an enqueue op"):
         af.items([1]).to_queue_runner(integers(), [place])
-    with pytest.raises(af.PipelineError, match="says enqueue_many itself"):
+    with pytest.raises(af.PipelineError, match="decides itself whether it enqueues batches"):
         af.items([1]).to_queue_runner(integers().enqueue(place), enqueue_many=True)
 
 
@@ -492,5 +492,5 @@ def test_a_graphs_queue_is_a_dataset_of_its_graph() -> None:
 
 
 def test_only_queues_are_datasets() -> None:
-    with pytest.raises(af.PipelineError, match="takes a queue of TensorFlow's, not 3"):
+    with pytest.raises(af.PipelineError, match="takes a queue of TensorFlow, not 3"):
         af.queue_dataset(3)

@@ -134,7 +134,7 @@ def test_each_method_with_a_skip_limit_says_what_it_counts() -> None:
         text = " ".join(str(each.__doc__).split())
         _, _, told = text.partition(" skip_limit: ")
         assert "It counts over the whole run, all epochs together." in told, each.__name__
-    with pytest.raises(af.PipelineError, match="may be lost in the whole run"):
+    with pytest.raises(af.PipelineError, match="may be left out in the whole run"):
         af.items([1]).map(str, on_error="skip")
 
 

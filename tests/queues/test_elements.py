@@ -74,16 +74,16 @@ def test_one_shape_or_a_list_of_them(shapes: Any, meant: Any) -> None:
         (lambda: FIFOQueue(0, "int32"), ValueError, "capacity 0"),
         (lambda: FIFOQueue(1.5, "int32"), TypeError, "integer"),
         (lambda: FIFOQueue(1, []), ValueError, "at least one dtype"),
-        (lambda: FIFOQueue(1, [None]), TypeError, "dtype is missing"),
+        (lambda: FIFOQueue(1, [None]), TypeError, "a dtype is None"),
         (lambda: FIFOQueue(1, ["int32", "int32"], [()]), ValueError, "a shape for each of the 2"),
         (lambda: FIFOQueue(1, "int32", [(None,)]), ValueError, "PaddingFIFOQueue"),
         (lambda: FIFOQueue(1, "int32", [None, ()]), ValueError, "unknown"),
-        (lambda: FIFOQueue(1, "int32", "shape"), TypeError, "list of shapes"),
+        (lambda: FIFOQueue(1, "int32", "shape"), TypeError, "list with a shape for each"),
         (lambda: FIFOQueue(1, "int32", names=["a", "b"]), ValueError, "a name for each of the 1"),
-        (lambda: PaddingFIFOQueue(1, "int32", None), ValueError, "list of a shape for each"),
-        (lambda: PaddingFIFOQueue(1, "int32", (None,)), ValueError, "list of a shape for each"),
+        (lambda: PaddingFIFOQueue(1, "int32", None), ValueError, "list with a shape for each"),
+        (lambda: PaddingFIFOQueue(1, "int32", (None,)), ValueError, "list with a shape for each"),
         (lambda: RandomShuffleQueue(2, 2, "int32"), ValueError, "less than the capacity"),
-        (lambda: RandomShuffleQueue(2, -1, "int32"), ValueError, "from 0"),
+        (lambda: RandomShuffleQueue(2, -1, "int32"), ValueError, "at least 0 and less than"),
         (lambda: PriorityQueue(2, "int32", names=["value"]), ValueError, "a name for each of the 2"),
     ],
 )
@@ -142,7 +142,7 @@ def test_what_is_no_element_is_refused_by_name(
     ("value", "says"),
     [
         ((1, [[1, 2]]), "component 0 is a scalar"),
-        (([1, 2], [[1, 2]]), r"different lengths: \[2, 1\]"),
+        (([1, 2], [[1, 2]]), r"the lengths \[2, 1\]"),
         (([1], [[1, 2, 3]]), r"component 1 must have shape \(2,\)"),
     ],
 )
@@ -216,9 +216,9 @@ def test_an_unknown_size_of_no_elements_is_zero() -> None:
 def test_batches_need_shapes_and_a_number(method: str) -> None:
     queue = FIFOQueue(3, "int32")
     queue.enqueue_nowait(1)
-    with pytest.raises(ValueError, match="give the constructor `shapes`"):
+    with pytest.raises(ValueError, match="pass `shapes` to the constructor"):
         getattr(queue, method)(0)
-    with pytest.raises(ValueError, match="-1 elements"):
+    with pytest.raises(ValueError, match="at least 0, not -1"):
         getattr(FIFOQueue(3, "int32", [()]), method)(-1)
     with pytest.raises(TypeError):
         getattr(FIFOQueue(3, "int32", [()]), method)(1.5)

@@ -87,7 +87,7 @@ def test_closing_ends_those_who_wait() -> None:
 
 def test_a_time_out_takes_nothing_and_leaves_nothing() -> None:
     queue = numbers(2)
-    with pytest.raises(TimeoutError, match=r"FIFOQueue\('fifo_queue'\) let dequeue wait for 0 s"):
+    with pytest.raises(TimeoutError, match=r"FIFOQueue\('fifo_queue'\): dequeue was not possible within 0 s"):
         queue.dequeue_blocking(timeout=0)
     queue.enqueue_many_blocking([[1, 2]], timeout=WAITS)
     with pytest.raises(TimeoutError):

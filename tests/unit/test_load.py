@@ -152,11 +152,11 @@ def test_as_many_come_out_as_went_in_unless_some_may_be_skipped() -> None:
         ({"concurrency": "many"}, "concurrency must be"),
         ({"concurrency": 2.0}, "concurrency must be"),
         ({"on_error": "ignore"}, '"raise" or "skip"'),
-        ({"on_error": "skip"}, "needs skip_limit: .* skip_limit=10, .* skip_limit=0.01"),
+        ({"on_error": "skip"}, "needs a skip_limit: .* skip_limit=10, .* skip_limit=0.01"),
         ({"on_error": "skip", "skip_limit": 0}, "skip_limit must be"),
         ({"on_error": "skip", "skip_limit": 1.0}, "skip_limit must be"),
         ({"on_error": "skip", "skip_limit": True}, "skip_limit must be"),
-        ({"skip_limit": 3}, 'skip_limit does nothing without on_error="skip"'),
+        ({"skip_limit": 3}, 'skip_limit has no effect without on_error="skip"'),
     ],
 )
 def test_a_wrong_description_is_refused_with_the_fix(wrong: dict[str, Any], fix: str) -> None:

@@ -99,7 +99,7 @@ def test_flat_map_goes_through_generators() -> None:
 @pytest.mark.parametrize("stage", [Map, Filter])
 @pytest.mark.parametrize("fn", [yields, streams, functools.partial(yields)])
 def test_only_flat_map_takes_generators(stage: Stage, fn: Any) -> None:
-    with pytest.raises(PipelineError, match=r"is a generator function; flat_map\(fn\) takes"):
+    with pytest.raises(PipelineError, match=r"is a generator function; use flat_map\(fn\)"):
         stage(fn)
 
 
@@ -144,7 +144,7 @@ def test_stages_are_values_and_show_as_they_are_written() -> None:
     [
         ({"fn": 3}, "the function must be callable, not 3"),
         ({"concurrency": 0}, "concurrency must be"),
-        ({"on_error": "skip"}, "needs skip_limit"),
+        ({"on_error": "skip"}, "needs a skip_limit"),
         ({"on_error": "skip", "skip_limit": -1}, "skip_limit must be"),
     ],
 )

@@ -125,8 +125,8 @@ def test_whether_it_ends() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": [1]}, "2 inputs need as many weights, not 1"),
-        ({"weights": [0, 0]}, "and one larger"),
+        ({"weights": [1]}, "2 inputs need one weight each, and 1 were given"),
+        ({"weights": [0, 0]}, "and one above 0"),
         ({"weights": [1, -1]}, "at least 0"),
         ({"weights": [1, float("nan")]}, "at least 0"),
         ({"stop": "never"}, 'stop must be "first" or "all"'),

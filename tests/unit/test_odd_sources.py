@@ -133,10 +133,10 @@ async def awaited(source: Any) -> list[Any]:
         (numbers, r"numbers is called without arguments.*'count'.*items\(lambda: numbers\(\.\.\.\)\)"),
         (lambda x: [x], r"called without arguments.*'x'"),
         (functools.partial(numbers, start=1), r"called without arguments.*'count'"),
-        (NoLength(), r"NoLength has \[number\], and no length: give it a __len__"),
-        (HalfLength(), r"HalfLength has \[number\], and no length.*__len__ raised TypeError.*'float'"),
-        (Next(), r"Next has a __next__, and no __iter__"),
-        (Anext(), r"Anext has an __anext__, and no __aiter__"),
+        (NoLength(), r"NoLength has \[number\] but no length: give it a __len__"),
+        (HalfLength(), r"HalfLength has \[number\] but no length.*__len__ raised TypeError.*'float'"),
+        (Next(), r"Next has a __next__ but no __iter__"),
+        (Anext(), r"Anext has an __anext__ but no __aiter__"),
         (5, r"not 5: items\(range\(5\)\) counts"),
         (None, r"needs an iterable, an async iterable, or a function returning one, not None$"),
     ],
@@ -152,7 +152,9 @@ def test_a_coroutine_says_to_give_the_function() -> None:
 
     async def main() -> None:
         for made in (fetch(), asyncio.ensure_future(fetch())):
-            with pytest.raises(af.PipelineError, match=r"^items: .*give the async function: items\(fetch\)"):
+            with pytest.raises(
+                af.PipelineError, match=r"^items: .*give the async function itself: items\(fetch\)"
+            ):
                 af.items(made)
 
     asyncio.run(main())
@@ -190,7 +192,7 @@ def test_a_key_error_of_what_has_keys_says_what_is_asked_for() -> None:
 def test_a_length_that_fails_is_told_with_what_was_asked() -> None:
     with pytest.raises(OSError, match="the index is gone") as caught:
         af.items(Broken())
-    assert any("the length of this Broken" in note for note in caught.value.__notes__)
+    assert any("raised by the __len__ of this Broken" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("merge", [af.zip, af.concat])
@@ -214,5 +216,7 @@ def test_files_of_what_is_no_path_says_what_it_takes(given: Any) -> None:
 
 
 def test_arrays_of_an_iterator_says_what_takes_it() -> None:
-    with pytest.raises(af.PipelineError, match=r"not generator: items\(\.\.\.\) feeds what can only be iterated"):
+    with pytest.raises(
+        af.PipelineError, match=r"not generator: use items\(\.\.\.\) for an object that can only be iterated"
+    ):
         af.arrays(x for x in (1, 2))

@@ -130,8 +130,8 @@ class Group:
     ("given", "message"),
     [
         ([1, 2, 3], r"arrays: \[0\] must be an array with a first axis, not int: write arrays\(numpy.array"),
-        ([["secret"]], r"arrays: \[0\]\[0\] must be .* not str: open what is there"),
-        ("x.zarr", r"arrays: the array must be .* not str: open what is there, and give the array"),
+        ([["secret"]], r"arrays: \[0\]\[0\] must be .* not str: open the file"),
+        ("x.zarr", r"arrays: the array must be .* not str: open the file, and give its array"),
         (Frame(), r"not Frame: pandas finds rows by label: write arrays\(frame.to_numpy\(\)\)"),
         ({"x": Group()}, r"arrays: \['x'\] must be .* not Group: it holds arrays by name.*group\['x'\]"),
         (np.float32(1), r"not float32: an array without axes is one sample: items"),

@@ -247,8 +247,8 @@ def test_parts_compare_and_pickle() -> None:
     [
         ((0.8,), "at least two shares"),
         ((), "at least two shares"),
-        ((0.8, 0.3), "must make 1 together, not 1.1"),
-        ((0.8, 0.1), "must make 1 together, not 0.9"),
+        ((0.8, 0.3), "must add up to 1, not 1.1"),
+        ((0.8, 0.1), "must add up to 1, not 0.9"),
         ((1.0, 0.0), "between 0 and 1"),
         ((80, 20), "between 0 and 1, not 80"),
         (("0.8", 0.2), "between 0 and 1"),
@@ -268,7 +268,7 @@ async def async_key(item: int) -> int:
     [
         (
             lambda: SIZED.shuffle(seed=1).split(0.5, 0.5),
-            r"\.shuffle\(seed=1\) before it .* shuffle\(reshuffle=False\)",
+            r"\.shuffle\(seed=1\) before split .* shuffle\(reshuffle=False\)",
         ),
         (lambda: SIZED.shuffle(seed=1).map(itself).split(0.5, 0.5), "the parts would share items"),
         (lambda: SIZED.repeat(2).split(0.5, 0.5), r"put it before \.repeat\(2\)"),

@@ -391,7 +391,7 @@ def test_a_second_loop_is_refused() -> None:
         return await anext(shared)
 
     run_virtual(main)
-    with pytest.raises(RuntimeError, match="one event loop"):
+    with pytest.raises(RuntimeError, match="the event loop of its first draw"):
         run_virtual(main)
 
 
