@@ -109,6 +109,10 @@ AUTO_SHARES: Final = 32
 ALONE_SECONDS: Final = 0.01
 """How long the first call of a stage runs alone, so that its result tells what others will weigh. If it takes
 longer, other calls begin beside it, and `budget` says what is charged for them."""
+WEIGHT_CLASS_BITS: Final = 4
+"""Weights in bytes form a class if their numbers of bits, divided by this, are equal: they differ by less than 16
+times. The items of a class share an estimate of their results. With more bits, a light item with a heavy result
+makes heavier items seem huge. With fewer, more items must be seen before the weight of a result is predicted."""
 
 # -- the tuner's search for the number of calls at a time
 

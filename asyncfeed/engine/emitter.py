@@ -87,7 +87,7 @@ class Emitter:
     A failure is raised if and only if it would be raised in a run of its epoch alone. Invariants:
 
     * A failure has its place in the stream. A step that has sent a failure sends nothing after it. If the step is
-      told to skip that epoch, it continues with the end of the epoch (`Step.halted`).
+      told to skip that epoch, it continues with the end of the epoch (`Step.wait_for_skip`).
     * A stage that ends an epoch early (a `take`, a `zip` with a shorter input) tells all earlier steps to skip the
       epoch, and drops every failure of it. So the result does not depend on how far the steps had read ahead, nor
       on which came first, the failure or the end.

@@ -158,13 +158,13 @@ def handoff_locked(feed: af.Feed[Any]) -> Iterator[None]:
 def limit_threads(feed: af.Feed[Any], limit: Callable[[], int]) -> None:
     """Let the last stage have `limit()` threads whenever one of its workers takes a group of items."""
     step: Any = _run(feed).steps[-1]
-    take = step.executor._take
+    take = step.executor._next_group
 
     def take_limited() -> Any:
         step.pool.limit = limit()
         return take()
 
-    step.executor._take = take_limited
+    step.executor._next_group = take_limited
 
 
 def stopped_at_exit_before_its_start(feed: af.Feed[Any]) -> str | None:
@@ -254,12 +254,12 @@ class Groups:
     @property
     def threads(self) -> int:
         """The number of threads to begin with."""
-        return self._dispatch.worth
+        return self._dispatch.first_threads
 
     @property
     def most_threads(self) -> int:
         """The largest number of threads to try."""
-        return self._dispatch.most
+        return self._dispatch.max_threads
 
 
 # -- places
@@ -292,8 +292,8 @@ class OwnWorkers:
     def call(self, item: Any) -> Any:
         """Call the function for an item in a worker."""
         outcomes, _ = self._processes.call([item], None)
-        if outcomes.lost:
-            raise outcomes.lost[0] or LeftOut
+        if outcomes.missing:
+            raise outcomes.missing[0] or LeftOut
         return outcomes.values[0]
 
     def stop(self, *, with_threads: bool = True) -> None:

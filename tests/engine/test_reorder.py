@@ -63,24 +63,24 @@ def send(buffer: ReorderBuffer, epochs: list[list[int]], seed: int) -> tuple[lis
                 lost.append(entry.items[start])
                 how = random.choice([None, FAILURE])
                 failures += how is FAILURE
-                entry.lose(start, how)
+                entry.set_missing(start, how)
             assert entry.results(start, stop) == [each for each in entry.items[start:stop] if each not in lost]
             entry.taken += stop - start
-            if entry.order is not None:
-                entry.order.extend(range(start, stop))
+            if entry.completed is not None:
+                entry.completed.extend(range(start, stop))
         piece = buffer.ready()
         if piece is not None:
             assert len(piece.positions) == len(piece.results)
             assert piece.nbytes == total_size(piece.results)
-            charged += piece.change - piece.nbytes
-            assert all(failure is FAILURE and place <= len(piece.results) for place, failure in piece.failures)
+            charged += piece.charge_change - piece.nbytes
+            assert all(failure is FAILURE and index <= len(piece.results) for index, failure in piece.failures)
             failed += len(piece.failures)
             sent += piece.results
             if piece.boundary is not None:
                 sent.append(ends)
                 ends += 1
-    assert (buffer.held, buffer.ends, charged) == (0, 0, 0)
-    assert buffer.gone == sum(map(sum, epochs))
+    assert (buffer.held, buffer.empty_entries, charged) == (0, 0, 0)
+    assert buffer.sent_total == sum(map(sum, epochs))
     assert failed == failures
     return sent, lost
 
@@ -126,7 +126,7 @@ def test_nothing_is_ready_of_a_buffer_that_was_cleared(buffer: type[ReorderBuffe
 def test_no_value_of_the_users_is_taken_for_an_outcome() -> None:
     outcomes = Outcomes()
     outcomes.values.append(FAILURE)
-    outcomes.lose(None)
+    outcomes.add_missing(None)
     outcomes.leave_out(2)
     assert len(outcomes) == 4
-    assert outcomes.lost == {1: None, 2: None, 3: None}
+    assert outcomes.missing == {1: None, 2: None, 3: None}

@@ -1,4 +1,4 @@
-"""What the results of a stage weigh: predicted from the items, learned on the way."""
+"""The weights of a stage's results in bytes: predicted from the items, and learned from earlier results."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ import sys
 from collections import deque
 from typing import Any
 
-from asyncfeed.engine.constants import PACKED_FACTOR, SMALL_ITEM_BYTES
+from asyncfeed.engine.constants import PACKED_FACTOR, SMALL_ITEM_BYTES, WEIGHT_CLASS_BITS
 from asyncfeed.engine.order.reorder import Entry, untaken_from
 from asyncfeed.stages.steps import Work
 from asyncfeed.trees import size_of, total_size
 
 UNMEASURED = -1
-"""Stands for the weight of an item that only its file can tell."""
-ALIKE_BITS = 4
-"""Items whose weights have the same number of bits, divided by this, share an estimate: they differ by less than
-16 times. With more, a light item with a heavy result makes heavier ones seem huge. With fewer, more items have to
-be seen before anybody can tell what a result weighs."""
+"""The weight of an item that must first be read from its file."""
 
 
 class Estimate:
-    """How many bytes a result has for each unit of what it is made from, learned from those before.
+    """How many bytes a result has for each unit of its item's weight, learned from earlier results.
 
-    It is unknown before the first, which is not the same as nothing. It follows results that get heavier at once,
-    and those that get lighter slowly.
+    Before the first result it is unknown, which is not the same as 0. If results get heavier, the estimate follows
+    at once. If they get lighter, it follows slowly.
     """
 
     __slots__ = ("ratio", "unknown")
@@ -33,11 +29,11 @@ class Estimate:
         self.ratio = 1.0
 
     def expect(self, weight: int, count: int = 1) -> int:
-        """Return what the results of so many units will weigh, as far as that is known."""
+        """Return the expected bytes of the results of items that together weigh `weight`."""
         return int(weight * self.ratio)
 
     def learn(self, nbytes: int, units: int) -> None:
-        """Take note of what the results of so many units weigh."""
+        """Learn that results of `nbytes` were made from `units`. Results of no bytes are ignored."""
         if nbytes:
             seen = nbytes / units
             self.ratio = seen if self.unknown else max(seen, 0.9 * self.ratio + 0.1 * seen)
@@ -45,12 +41,12 @@ class Estimate:
 
 
 class Weights:
-    """What a result weighs against the item it is made from, learned on the way.
+    """How heavy a stage's results are compared to their items, learned from earlier results.
 
-    If `cost` says it, results are as many times as heavy as it says. If only the items' own weights are known, a
-    result may be in proportion to its item, or have nothing to do with it: an item may be a path or an array. So
-    items of about the same weight have an estimate for themselves. The result of an item unlike all before is
-    expected to be in proportion, too, but no heavier than the result before it or than the item itself.
+    If `cost` says what an item's result weighs, results are expected in proportion to that. If not, only the
+    weights of the items are known. A result may be in proportion to its item (an array), or not (a path). So items
+    of about the same weight, a weight class, share an estimate. For the first item of a class, the latest estimate
+    is used, but the result is not expected to be heavier than the last result, nor lighter than the item.
     """
 
     def __init__(self, work: Work) -> None:
@@ -58,48 +54,48 @@ class Weights:
         self._measure = work.measure
         self._filters = work.shape == "filter"
         self._packed = work.packed
-        self._looks = work.packed
-        """Whether to measure items though their cost is known."""
-        self.each = 0
-        """How many bytes a result had lately; 0 while they are small."""
-        self._of_cost = Estimate(unknown=work.cost is None and not self._filters)
-        self._latest = self._of_cost
-        """The estimate that has learned last."""
-        self._alike: dict[int, Estimate] = {}
-        """The estimates of items of about the same weight, where `cost` says nothing."""
+        self._measures_all = work.packed
+        """Whether all items are measured, even if their cost is known."""
+        self.result_bytes = 0
+        """Bytes of a recent result. 0 until results are weighed."""
+        self._cost_estimate = Estimate(unknown=work.cost is None and not self._filters)
+        self._latest_estimate = self._cost_estimate
+        """The estimate that has learned most recently."""
+        self._estimate_of_class: dict[int, Estimate] = {}
+        """The estimate of each weight class, if there is no `cost`."""
 
     @property
     def unknown(self) -> bool:
-        """Whether nobody can tell yet what a result weighs."""
-        return self._latest.unknown
+        """Whether the weight of a result cannot be predicted yet."""
+        return self._latest_estimate.unknown
 
     @property
     def ratio(self) -> float:
-        """How many times their items results have weighed lately."""
-        return self._latest.ratio
+        """Bytes of recent results per byte of their items."""
+        return self._latest_estimate.ratio
 
     def costs(self, items: list[Any]) -> list[int]:
-        """Return what each item weighs; `UNMEASURED` where `measure` has to find out."""
+        """Return what each item weighs. It is `UNMEASURED` if only `measure` can find out."""
         if self._cost is None:
             return [size_of(item) or 1 for item in items]
-        if self._looks:
+        if self._measures_all:
             return [UNMEASURED] * len(items)
         known = list(map(self._cost, items))
         return [UNMEASURED if cost is None else cost for cost in known]
 
     def measure(self, items: list[Any]) -> list[int]:
-        """Return what each item weighs, by looking at it; blocks."""
+        """Look at each item, and return what it weighs. This blocks."""
         assert self._cost is not None
         assert self._measure is not None
         costs = list(map(self._measure, items))
         if self._packed:
-            self._looks = sum(costs) > PACKED_FACTOR * sum(cost or 0 for cost in map(self._cost, items))
+            self._measures_all = sum(costs) > PACKED_FACTOR * sum(cost or 0 for cost in map(self._cost, items))
         return costs
 
     def predict(self, entry: Entry) -> int | None:
-        """Return what the results of an entry will weigh, or None where they are admitted one by one."""
+        """Return what the results of an entry will weigh together, or None if they are admitted one by one."""
         if self._filters:
-            return 0  # they are the items, which are charged already
+            return 0  # the results are the items, which are charged already
         items = entry.items
         costs = None
         if not self.unknown:
@@ -110,42 +106,43 @@ class Weights:
                 weight = self.expect(sum(costs), len(items)) if UNMEASURED not in costs else sys.maxsize
             if weight <= SMALL_ITEM_BYTES * len(items):
                 return weight
-        entry.big = True
+        entry.one_by_one = True
         entry.costs = costs or self.costs(items)
         return None
 
     def break_up(self, entry: Entry) -> None:
-        """Have the items of an entry that are not taken yet admitted one by one after all."""
-        if not entry.big:
-            entry.big = True
+        """Have the items of an entry that no worker has taken admitted one by one after all."""
+        if not entry.one_by_one:
+            entry.one_by_one = True
             entry.costs = [0] * entry.taken + self.costs(entry.items[entry.taken :])
             following = next(entry.untaken, None)
             if following is not None:
-                deque(entry.untaken, maxlen=0)  # workers that are in it find it at its end, and look again
+                # A worker that iterates over the old iterator finds its end, and continues with the new one.
+                deque(entry.untaken, maxlen=0)
                 entry.untaken = untaken_from(entry.items, following[0])
 
     def expect(self, weight: int, count: int = 1) -> int:
-        """Return what the results of `count` items of `weight` will weigh together, as far as that is known."""
+        """Return the expected bytes of the results of `count` items that together weigh `weight`."""
         if self._cost is not None:
-            return self._of_cost.expect(weight)
+            return self._cost_estimate.expect(weight)
         weight = max(weight, count)
-        estimate = self._alike.get((weight // max(1, count)).bit_length() // ALIKE_BITS)
+        estimate = self._estimate_of_class.get((weight // max(1, count)).bit_length() // WEIGHT_CLASS_BITS)
         if estimate is not None:
             return estimate.expect(weight)
-        return max(weight, min(self._latest.expect(weight), self.each * count))
+        return max(weight, min(self._latest_estimate.expect(weight), self.result_bytes * count))
 
-    def _estimate(self, weight: int) -> Estimate:
+    def _estimate_for(self, weight: int) -> Estimate:
         if self._cost is not None:
-            return self._of_cost
-        return self._alike.setdefault(weight.bit_length() // ALIKE_BITS, Estimate())
+            return self._cost_estimate
+        return self._estimate_of_class.setdefault(weight.bit_length() // WEIGHT_CLASS_BITS, Estimate())
 
     def learn(self, results: list[Any], weight: int) -> int:
-        """Take note of results made from items of `weight`; return what they weigh."""
+        """Learn from results of items that together weigh `weight`. Return what the results weigh."""
         actual = total_size(results)
         if actual:
             weight = max(weight, 1)
-            self.each = actual // len(results)
-            self._latest = self._estimate(weight // len(results))
-            self._latest.learn(actual, weight)
-            self._looks = self._looks or (self._packed and actual > PACKED_FACTOR * weight)
+            self.result_bytes = actual // len(results)
+            self._latest_estimate = self._estimate_for(weight // len(results))
+            self._latest_estimate.learn(actual, weight)
+            self._measures_all = self._measures_all or (self._packed and actual > PACKED_FACTOR * weight)
         return actual

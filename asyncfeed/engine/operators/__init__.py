@@ -1,1 +1,1 @@
-"""What runs the stages of a pipeline: sources, calls of functions, one item to many, and merges."""
+"""The steps that run the sources, stages and merges of a pipeline."""

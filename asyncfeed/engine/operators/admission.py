@@ -1,4 +1,4 @@
-"""Room in the memory limit for the results of calls, asked for before the calls begin."""
+"""Admission: each call waits until the byte budget has room for its result."""
 
 from __future__ import annotations
 
@@ -12,50 +12,53 @@ from asyncfeed.engine.operators.step import Step
 
 
 class Holder(Protocol):
-    """What items belong to that ask for room: an entry or an expansion."""
+    """What the admitted items belong to: an entry or an expansion."""
 
     charged: int
-    """How many bytes it is charged with."""
+    """Bytes that it is charged with."""
     waiting: int
-    """How many of its items wait for room."""
+    """Number of its items that wait for room."""
 
 
-class Weighing(Protocol):
-    """What is known about the weight of results."""
+class Estimator(Protocol):
+    """Predicts the weights of results."""
 
     @property
     def unknown(self) -> bool:
-        """Whether nothing is known yet."""
+        """Whether the weight of a result cannot be predicted yet."""
         ...
 
     def expect(self, weight: int, count: int = 1) -> int:
-        """Return what the results of `count` items of `weight` will weigh together."""
+        """Return the expected bytes of the results of `count` items that together weigh `weight`."""
         ...
 
 
 class Part:
-    """What the results of some calls have of the memory limit. A guess is corrected while they run or wait."""
+    """The share of the budget that the results of some calls hold.
+
+    A charge that was only a guess is corrected while the calls run, or wait for room.
+    """
 
     __slots__ = ("admitted", "count", "holder", "nbytes", "weight")
 
     def __init__(self, holder: Holder, count: int, weight: int) -> None:
         self.holder = holder
         self.count = count
-        """How many items these are."""
+        """Number of items that are called."""
         self.weight = weight
-        """What the items weigh."""
+        """What these items weigh together."""
         self.nbytes = 0
-        """What is charged for their results, or will be."""
+        """Bytes that are charged for their results, or will be charged when they are admitted."""
         self.admitted = False
-        """Whether it is charged. If not, the items wait for room."""
+        """Whether these bytes are charged now."""
 
     def admit(self) -> None:
-        """Note that it is charged."""
+        """Note that the bytes are charged now."""
         self.admitted = True
         self.holder.charged += self.nbytes
 
     def correct(self, nbytes: int) -> int:
-        """Replace what is charged, or will be; return by how much the charge changes."""
+        """Replace the number of bytes. Return by how much the present charge changes."""
         change, self.nbytes = nbytes - self.nbytes, nbytes
         if not self.admitted:
             return 0
@@ -64,125 +67,130 @@ class Part:
 
 
 class Admission:
-    """Lets the calls of one operator begin when there is room for their results.
+    """Lets the calls of one operator begin when the budget has room for their results.
 
-    Before the first result is there, nobody knows what a result weighs, so a call is charged a share of the limit
-    (see `budget`). The first call is alone for a while, so that its result tells what the others will weigh.
+    The weight of a result is unknown until the first result is there. So a call is charged a share of the limit
+    until then (see `budget.py`). The first call runs alone for up to `ALONE_SECONDS`, so that its result tells
+    what others will weigh.
     """
 
     def __init__(
         self,
         step: Step,
-        weights: Weighing,
-        shares: int,
-        begin_next: Callable[[], None],
+        weights: Estimator,
+        sharing_calls: int,
+        wake_workers: Callable[[], None],
         is_next: Callable[[Any, int], bool],
     ) -> None:
         self._step = step
         self._weights = weights
-        self._shares = shares
-        """How many calls share the limit while nothing is known."""
-        self._begin_next = begin_next
-        """Wakes workers: the first call is not alone any more."""
+        self._sharing_calls = sharing_calls
+        """Number of calls that share the limit while the weight of results is unknown."""
+        self._wake_workers = wake_workers
+        """Wakes the workers that waited for the first call."""
         self._is_next = is_next
-        """Says of a holder and a place in it whether the consumer waits for that before all else: see `budget`."""
-        self.alone = False
-        """Whether the first call is alone: no other call may begin."""
-        self._together = False
-        """Whether calls begin beside each other though nothing is known: the first one takes too long."""
+        """Tells whether the item at an index of a holder is next (see `budget.py`)."""
+        self.first_call_only = False
+        """Whether no call may begin beside the first one."""
+        self._first_is_slow = False
+        """Whether the first call took longer than `ALONE_SECONDS`, so that other calls begin beside it."""
         self._timer: asyncio.TimerHandle | None = None
-        """Ends the time that the first call has for itself."""
-        self._guessed: set[Part] = set()
-        """What began, or waited for room, before anybody knew what a result weighs, and has no result yet."""
+        """Ends the time in which the first call runs alone."""
+        self._guessed_parts: set[Part] = set()
+        """The parts that are charged a guess: their calls began, or wait for room, before the first result."""
         self._entering = 0
-        """How many calls were let in after they waited for room, and have yet to begin."""
+        """Number of calls that were admitted after waiting, and whose tasks have not continued yet."""
 
-    async def admit(self, part: Part, place: int = 0, number: int = 0, spare: int = 0) -> None:
-        """Wait until there is room for the results of the items.
+    async def admit(self, part: Part, index: int = 0, number: int = 0, spare: int = 0) -> None:
+        """Wait until there is room for the results of some items.
 
-        They are at `place` in their holder, and at place `number` of the stream. `spare` bytes must stay free
-        beside them.
+        Args:
+            part: Says which items these are, and is charged with their bytes.
+            index: The index of the first item in its holder.
+            number: The number of the first item in its step.
+            spare: Bytes that must stay free beside the results.
         """
         budget, depth = self._step.budget, self._step.depth
-        while self._entering:  # noqa: ASYNC110 - it goes on in this turn of the loop or the next
+        while self._entering:  # noqa: ASYNC110 - their tasks continue in this turn of the loop or the next
             await asyncio.sleep(0)  # so that calls begin in the order of the stream
         guessed = self._weights.unknown
         if guessed:
-            self._let_first_go_alone()
-            self._guessed.add(part)
-            part.nbytes = budget.share(self._shares) * part.count
+            self._hold_others()
+            self._guessed_parts.add(part)
+            part.nbytes = budget.guess_per_call(self._sharing_calls) * part.count
         else:
             part.nbytes = self._weights.expect(part.weight, part.count)
-        if budget.fits(part.nbytes, depth, spare, part.nbytes if guessed else 0):
+        if budget.try_charge(part.nbytes, depth, spare, part.nbytes if guessed else 0):
             part.admit()
             return
         if guessed:
-            part.nbytes = budget.least * part.count
+            part.nbytes = budget.min_guess * part.count
         part.holder.waiting += part.count
 
-        def entered() -> None:
+        def on_admitted() -> None:
             part.holder.waiting -= part.count
             part.admit()
             self._entering += 1
 
-        is_next = partial(self._is_next, part.holder, place)
+        is_next = partial(self._is_next, part.holder, index)
         try:
             await budget.admit(
-                lambda: part.nbytes, depth, is_next, spare, entered, number, lambda: self._guess(part)
+                lambda: part.nbytes, depth, is_next, spare, on_admitted, number, lambda: self._guessed_bytes(part)
             )
         finally:
             if part.admitted:
                 self._entering -= 1
 
     def recharge(self, part: Part, nbytes: int) -> None:
-        """Replace what a part is charged with, before its results are there."""
+        """Replace the charge of a part before its results are there."""
         change = part.correct(nbytes)
-        self._step.budget.charge(change, change if part in self._guessed else 0)
+        self._step.budget.charge(change, change if part in self._guessed_parts else 0)
 
     def settle(self, part: Part, nbytes: int) -> None:
-        """Replace what a part is charged with by what its results weigh, which is known now."""
+        """Replace the charge of a part by the weight of its results, which are there now."""
         budget = self._step.budget
-        guess = self._guess(part)
+        guess = self._guessed_bytes(part)
         change = part.correct(nbytes)
         part.admitted = False
-        self._guessed.discard(part)
-        if self._guessed and not self._weights.unknown:
-            # All at once: nobody is let in because one guess was too high, before all are corrected.
-            others = list(self._guessed)
+        self._guessed_parts.discard(part)
+        if self._guessed_parts and not self._weights.unknown:
+            # All guesses are corrected in one charge. Otherwise the bytes of the first corrected guess would admit
+            # an item while the other guesses are still wrong.
+            others = list(self._guessed_parts)
             guess += sum(other.nbytes for other in others if other.admitted)
-            self._guessed.clear()
+            self._guessed_parts.clear()
             change += sum(other.correct(self._weights.expect(other.weight, other.count)) for other in others)
             budget.charge(change, -guess)
-            budget.wake_waiters()  # some may have waited for more than they need
+            budget.wake_waiters()  # an item may have waited for more bytes than it needs
         else:
             budget.charge(change, -guess)
-        self.end_alone()
+        self.allow_others()
 
-    def end_alone(self) -> None:
-        """Let others begin beside the first call, or after it."""
-        if self.alone:
-            self.alone = False
-            self._begin_next()
+    def allow_others(self) -> None:
+        """Let other calls begin beside the first one, or after it."""
+        if self.first_call_only:
+            self.first_call_only = False
+            self._wake_workers()
         if self._timer is not None and not self._weights.unknown:
             self._timer.cancel()
             self._timer = None
 
     def drop(self) -> None:
-        """End the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _guess(self, part: Part) -> int:
-        return part.nbytes if part in self._guessed else 0
+    def _guessed_bytes(self, part: Part) -> int:
+        return part.nbytes if part in self._guessed_parts else 0
 
-    def _let_first_go_alone(self) -> None:
-        if self._together:
+    def _hold_others(self) -> None:
+        if self._first_is_slow:
             return
-        self.alone = True
-        self._timer = self._timer or self._step.context.loop.call_later(ALONE_SECONDS, self._begin_together)
+        self.first_call_only = True
+        self._timer = self._timer or self._step.context.loop.call_later(ALONE_SECONDS, self._stop_holding_others)
 
-    def _begin_together(self) -> None:
-        """Let others begin beside the first call, which takes long."""
-        self._together = True
-        self.alone = False
-        self._begin_next()
+    def _stop_holding_others(self) -> None:
+        """Let other calls begin beside the first one, because it takes long."""
+        self._first_is_slow = True
+        self.first_call_only = False
+        self._wake_workers()

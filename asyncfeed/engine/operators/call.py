@@ -1,11 +1,11 @@
-"""One call for each item, by any number of workers: what the executors of `map` and `filter` share.
+"""What the executors of `map` and `filter` share: they call the function once for each item.
 
-Invariants, beside those of the operator:
+Invariants, in addition to those of the operator:
 
-* The results are sent in the order of the entries. A piece of an entry goes as soon as all before it is done. If
-  they are unordered, results go as they come, but never past the end of an epoch.
-* At most K calls run at any time. A worker makes one call (or calls one group) at a time. If there is one worker
-  more, its group waits in a limiter that is K threads wide.
+* In order, a result is sent as soon as the outcomes of all earlier items are known. Unordered, a result is sent
+  when it is there, but never past the end of an epoch.
+* At most K calls run at any time. Each worker makes one call, or has one group called, at a time. If there are
+  more than K workers, the extra groups wait in a capacity limiter of K threads.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from asyncfeed.trees import size_of
 
 
 class Calls(Executor):
-    """Calls a function once for each item. The two kinds differ in how a worker does it."""
+    """Calls a function once for each item. A subclass says how a worker does that."""
 
     most: ClassVar[int]
-    """The largest number of calls at a time that concurrency="auto" tries."""
+    """Maximum number of calls at a time with concurrency="auto"."""
     order: ReorderBuffer
 
     def __init__(self, operator: Operator) -> None:
@@ -47,22 +47,24 @@ class Calls(Executor):
         self._auto = work.concurrency == "auto"
         operator.pool.limit = limit = self.most if work.concurrency == "auto" else work.concurrency
         self._window_size = max(WINDOW_ITEMS // operator.unit, 2 * limit)
+        """Number of items in the order at which no more chunks are taken in."""
         self._backlog = BACKLOG_ITEMS // operator.unit
+        """The same while the next stage is behind."""
         self._weights = Weights(work)
-        shares = AUTO_SHARES if self._auto else limit
-        self._admission = Admission(operator, self._weights, shares, self._begin_next, self._is_next)
+        sharing_calls = AUTO_SHARES if self._auto else limit
+        self._admission = Admission(operator, self._weights, sharing_calls, self._wake_workers, self._is_next)
         self._untaken: deque[Entry] = deque()
         """The entries with items that no worker has taken."""
         self._current: Entry | None = None
-        """The first of them."""
+        """The first of these entries. Workers take items from it."""
 
     @property
     def unknown(self) -> bool:
-        """Whether nobody can tell beforehand what a result weighs."""
+        """Whether the weight of a result cannot be predicted yet."""
         return self._weights.unknown
 
     def drop(self) -> None:
-        """Forget what is held."""
+        """Drop all items and results."""
         self._untaken.clear()
         self._current = None
         self._admission.drop()
@@ -71,98 +73,104 @@ class Calls(Executor):
     # -- taking chunks in
 
     async def take_in(self, chunk: Chunk) -> None:
-        """Put a chunk into the order, with the memory for its results if they are small."""
+        """Add a chunk to the order. If its results will be small, charge for all of them now."""
         operator, order = self.operator, self.order
-        entry = Entry(chunk, order.held + order.gone)
-        alone = not order
+        entry = Entry(chunk, order.held + order.sent_total)
+        was_empty = not order
         order.add(entry)
         if not chunk.items:
             return
         weight = self._weights.predict(entry)
         if weight is not None:
             budget = operator.budget
-            if not budget.fits(weight, operator.depth):
+            if not budget.try_charge(weight, operator.depth):
                 is_next = partial(self._is_next, entry, 0)
                 await budget.admit(weight, operator.depth, is_next, number=entry.number)
             entry.charged += weight
             entry.weight = weight
-        if alone and operator.progress.waiting:
-            entry.awaited = 0  # before a worker can have its first item
+        if was_empty and operator.send_gate.waiting:
+            entry.awaited = 0  # set before a worker can take its first item
         self._untaken.append(entry)
         self._current = self._untaken[0]
         operator.pool.wake_one()
 
     def has_enough(self) -> bool:
-        """Return whether nothing more should be taken in for now."""
+        """Return whether no more chunks should be taken in for now."""
         if len(self._untaken) > 1:
-            return True  # the workers have enough at hand; the rest stays where it is
+            return True  # the workers have enough items for now
         most = self._window_size
         if self.operator.sending:
-            most = max(min(self._backlog, BACKLOG_BYTES // max(1, self._weights.each)), self.operator.pool.limit)
-        # A source of no items can send the ends of its epochs for ever.
-        return self.order.held >= most or self.order.ends >= WINDOW_EPOCH_ENDS
+            most = max(
+                min(self._backlog, BACKLOG_BYTES // max(1, self._weights.result_bytes)), self.operator.pool.limit
+            )
+        # A source without items can send ends of epochs without end.
+        return self.order.held >= most or self.order.empty_entries >= WINDOW_EPOCH_ENDS
 
-    def _is_next(self, entry: Entry, place: int) -> bool:
-        """Return whether the consumer waits for this item before all others."""
+    def _is_next(self, entry: Entry, index: int) -> bool:
+        """Return whether this item is next: the consumer waits for it before all others (see `budget.py`)."""
         operator = self.operator
-        return not operator.sending and self.order.is_next(entry, place) and operator.clear_ahead()
+        return not operator.sending and self.order.is_next(entry, index) and operator.path_is_clear()
 
     # -- working
 
     def _advance(self) -> None:
-        """Go to the next entry with untaken items."""
+        """Make the next entry with untaken items the current one."""
         operator = self.operator
-        operator.begun += len(self._untaken.popleft().out)
+        operator.begun += len(self._untaken.popleft().values)
         self._current = self._untaken[0] if self._untaken else None
-        if operator.room.waiting:
-            operator.room.open()
+        if operator.feed_gate.waiting:
+            operator.feed_gate.open()
 
-    def _failed(self, entry: Entry, place: int, item: Any, error: BaseException) -> None:
-        """Note how an item failed."""
+    def _record_failure(self, entry: Entry, index: int, item: Any, error: BaseException) -> None:
+        """Store the exception of an item as its outcome."""
         operator = self.operator
-        entry.lose(place, operator.provenance.failure(error, operator.name, entry.positions[place], item))
+        entry.set_missing(index, operator.provenance.failure(error, operator.name, entry.positions[index], item))
 
-    def _begin_next(self) -> None:
+    def _wake_workers(self) -> None:
+        """Wake a worker if there are items. That worker wakes the next one."""
         self.operator.pool.worker_started()
         if self._current is not None:
             self.operator.pool.wake_one()
 
     # -- what results weigh
 
-    async def _admit(self, entry: Entry, place: int, count: int, weight: int, spare: int = 0) -> Part:
-        """Wait until there is room for the results of `count` items that weigh so much; return their part."""
+    async def _admit(self, entry: Entry, index: int, count: int, weight: int, spare: int = 0) -> Part:
+        """Wait until there is room for the results of `count` items of `weight`. Return their part."""
         part = Part(entry, count, weight)
-        await self._admission.admit(part, place, entry.number + place, spare)
+        await self._admission.admit(part, index, entry.number + index, spare)
         return part
 
-    def _weighed(self, entry: Entry, start: int, stop: int, part: Part) -> None:
-        """Book what the results really weigh, and let go of what they were made from."""
+    def _weigh(self, entry: Entry, start: int, stop: int, part: Part) -> None:
+        """Charge what the results weigh, learn from it, and release the bytes of their items."""
         operator = self.operator
         results = entry.results(start, stop)
         actual = self._weights.learn(results, part.weight)
         if results:
-            operator.look_at(results[-1])
-        each = self._weights.each
+            operator.warn_if_unweighable(results[-1])
+        result_bytes = self._weights.result_bytes
         operator.inbox.most = (
-            max(1, min(self._backlog, TOGETHER_BYTES // each)) if each > SMALL_ITEM_BYTES else sys.maxsize
+            max(1, min(self._backlog, TOGETHER_BYTES // result_bytes))
+            if result_bytes > SMALL_ITEM_BYTES
+            else sys.maxsize
         )
         operator.budget.need(operator.depth, actual // (stop - start))
-        self._admission.settle(part, actual - entry.share * (stop - start))
+        self._admission.settle(part, actual - entry.bytes_per_item * (stop - start))
 
-    def _sample(self, entry: Entry, start: int, items: list[Any]) -> None:
-        """Look at results that nobody weighs, as those before were small: at the last of them, for them all.
+    def _spot_check(self, entry: Entry, start: int, items: list[Any]) -> None:
+        """Weigh the last result of a group that is not weighed, because earlier results were small.
 
-        If it is large, they are weighed, and all that is not begun is admitted one by one.
+        If this result is large, the whole group is weighed, and all items that no worker has taken are admitted
+        one by one.
         """
         stop = start + len(items)
-        if self.operator.work.shape == "filter" or stop - 1 in entry.lost:
+        if self.operator.work.shape == "filter" or stop - 1 in entry.missing:
             return
-        last = entry.out[stop - 1]
-        self.operator.look_at(last)
+        last = entry.values[stop - 1]
+        self.operator.warn_if_unweighable(last)
         if size_of(last) <= SURPRISE_BYTES:
             return
-        for each in self._untaken:
-            self._weights.break_up(each)
+        for untaken in self._untaken:
+            self._weights.break_up(untaken)
         part = Part(entry, len(items), sum(self._weights.costs(items)))
         part.admit()
-        self._weighed(entry, start, stop, part)
+        self._weigh(entry, start, stop, part)

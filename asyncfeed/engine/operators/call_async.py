@@ -1,4 +1,4 @@
-"""The workers of a stage whose function is async: each awaits it for one item after the other, on the loop."""
+"""The executor for async functions: each worker awaits the function for one item after the other."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ from asyncfeed.trees import SMALL_KINDS
 
 
 class Pace:
-    """How many items a worker takes between two looks at the clock.
+    """Limits the turn of a worker on the loop, with few looks at the clock.
 
-    It takes one slice after the other, each twice as long as the one before, until it waits or its time is over.
+    The worker takes slices of items, and looks at the clock after each slice. Each slice is twice as large as the
+    one before, until the worker waits or its turn is over.
     """
 
-    __slots__ = ("_late", "size")
+    __slots__ = ("_turn_end", "size")
 
     def __init__(self) -> None:
         self.size = 1
-        self._late = 0.0
+        """Number of items in the next slice."""
+        self._turn_end = 0.0
+        """When the turn is over, by `perf_counter`."""
 
     def begin(self) -> None:
-        """Begin anew: with short slices if the last ones took too long."""
+        """Begin a turn. The first slice has 1 item if the last turn began more than `TURN_SECONDS` ago."""
         now = perf_counter()
-        self.size = min(self.size, SLICE_AFTER_WAIT_ITEMS) if now < self._late else 1
-        self._late = now + TURN_SECONDS
+        self.size = min(self.size, SLICE_AFTER_WAIT_ITEMS) if now < self._turn_end else 1
+        self._turn_end = now + TURN_SECONDS
 
-    def over(self) -> bool:
-        """Return whether others should have the loop."""
-        return perf_counter() >= self._late
+    def is_over(self) -> bool:
+        """Return whether the turn is over, and other tasks should run."""
+        return perf_counter() >= self._turn_end
 
-    def quicken(self) -> None:
-        """Take a longer slice next."""
+    def lengthen(self) -> None:
+        """Double the next slice."""
         self.size = min(2 * self.size, SLICE_ITEMS)
 
 
@@ -51,9 +54,9 @@ class AsyncCalls(Calls):
     def __init__(self, operator: Operator) -> None:
         super().__init__(operator)
         self._turn = 0
-        """Counts the times that a worker has come to have the loop: it has moved on where one has waited."""
+        """Counts the turns of all workers. A worker that finds another number has waited, and others have run."""
         self._pausing = 0
-        """How many workers let others have the loop and come back at once: nothing for a colleague to do."""
+        """Number of workers between two turns, which let other tasks run. No other worker takes items then."""
         if self._auto:
             operator.pool.tune(FIRST_CALLS, self.most)
 
@@ -70,102 +73,102 @@ class AsyncCalls(Calls):
                 self._pausing
                 or entry is None
                 or pool.working > pool.limit
-                or (entry.big and self._admission.alone)
+                or (entry.one_by_one and self._admission.first_call_only)
             ):
-                entry = None  # a resting worker must not keep the last items alive
+                entry = None  # a parked worker must not keep the last items alive
                 if self._pausing:
-                    pool.wants_notice = True  # who pauses calls again, and this one works when that one waits
+                    pool.wants_notice = True  # so that the pausing worker wakes this one at its next item
                 await pool.park()
                 turn = None
                 continue
-            if turn != self._turn:  # it has waited, and others of its kind have had the loop
+            if turn != self._turn:  # this worker has waited, and others have run
                 turn = self._turn = self._turn + 1
                 pace.begin()
-            elif pace.over():
+            elif pace.is_over():
                 entry = turn = None
                 self._pausing += 1
                 await asyncio.sleep(0)
                 self._pausing -= 1
                 continue
             untaken: Iterator[tuple[int, Any]] | None = entry.untaken
-            with_care = entry.big or entry.order is not None or not plain
-            done = await (self._call_with_care if with_care else self._call_each)(entry, pace.size)
+            needs_care = entry.one_by_one or entry.completed is not None or not plain
+            done = await (self._call_general if needs_care else self._call_plain)(entry, pace.size)
             if done or entry.untaken is not untaken:
-                pace.quicken()
+                pace.lengthen()
             elif self._current is entry:
                 self._advance()
             entry = untaken = None
             raise_if_cancelled()
 
-    async def _call_each(self, entry: Entry, size: int) -> bool:
-        """Await the function for up to `size` items of an entry; return whether there was one."""
+    async def _call_plain(self, entry: Entry, size: int) -> bool:
+        """Await the function for up to `size` items of an entry. Return whether there was one."""
         operator = self.operator
         fn: Callable[..., Awaitable[Any]] = operator.work.fn
-        pool, progress, out, done = operator.pool, operator.progress, entry.out, entry.done
+        pool, send_gate, values, done = operator.pool, operator.send_gate, entry.values, entry.done
         task = asyncio.current_task()
         i = item = result = None
-        # The hot path: nothing here that is not needed for every item.
+        # The hot path: only what every item needs.
         for i, item in islice(entry.untaken, size):
-            if pool.wants_notice and self._more(entry, i):
+            if pool.wants_notice and self._items_left(entry, i):
                 pool.wake_one(operator.begun + i)
             try:
-                out[i] = result = await fn(item)
+                values[i] = result = await fn(item)
                 done[i] = 1
             except BaseException as error:
                 if is_own_cancellation(error, task):
                     raise
-                self._failed(entry, i, item, error)
+                self._record_failure(entry, i, item, error)
                 result = None
             if entry.awaited == i:
-                progress.open()
+                send_gate.open()
             if pool.over_limit:
                 break
         if i is None:
             return False
         if type(result) not in SMALL_KINDS:
-            self._sample(entry, i, [item])
+            self._spot_check(entry, i, [item])
         return True
 
-    def _more(self, entry: Entry, i: int) -> bool:
-        """Return whether items are left beyond this one."""
-        return i + 1 < len(entry.out) or len(self._untaken) > 1
+    def _items_left(self, entry: Entry, i: int) -> bool:
+        """Return whether there are untaken items after this one."""
+        return i + 1 < len(entry.values) or len(self._untaken) > 1
 
-    async def _call_with_care(self, entry: Entry, size: int) -> bool:
-        """Do the same for items that need more: memory, their place, or an order of their own."""
+    async def _call_general(self, entry: Entry, size: int) -> bool:
+        """Do the same for stages that need more: admission of each item, its place, a filter, or no order."""
         operator, work = self.operator, self.operator.work
-        pool, out, done, order = operator.pool, entry.out, entry.done, entry.order
+        pool, values, done, completed = operator.pool, entry.values, entry.done, entry.completed
         task = asyncio.current_task()
         i = None
         for i, item in islice(entry.untaken, size):
             entry.taken = i + 1
             entry.items[i] = None
-            if pool.wants_notice and self._more(entry, i):
+            if pool.wants_notice and self._items_left(entry, i):
                 pool.wake_one(operator.begun + i)
-            part = await self._admit(entry, i, 1, entry.costs[i]) if entry.big else None
+            part = await self._admit(entry, i, 1, entry.costs[i]) if entry.one_by_one else None
             result = None
             try:
                 args = (item, ItemPlace(operator.provenance, entry.positions[i])) if work.placed else (item,)
                 result = await work.fn(*args)
                 if work.shape == "filter" and not result:
-                    entry.lost[i] = None
+                    entry.missing[i] = None
                 else:
-                    out[i] = item if work.shape == "filter" else result
+                    values[i] = item if work.shape == "filter" else result
                 done[i] = 1
             except BaseException as error:
                 if is_own_cancellation(error, task):
                     raise
-                self._failed(entry, i, item, error)
+                self._record_failure(entry, i, item, error)
             if part is not None:
                 item = result = None
-                self._weighed(entry, i, i + 1, part)
+                self._weigh(entry, i, i + 1, part)
             elif type(result) not in SMALL_KINDS:
-                self._sample(entry, i, [item])
-            if order is not None:
-                order.append(i)
-                if operator.progress.waiting:
-                    operator.progress.open()
+                self._spot_check(entry, i, [item])
+            if completed is not None:
+                completed.append(i)
+                if operator.send_gate.waiting:
+                    operator.send_gate.open()
             elif entry.awaited == i:
-                operator.progress.open()
-            if pool.over_limit or (entry.big and self._admission.alone):
+                operator.send_gate.open()
+            if pool.over_limit or (entry.one_by_one and self._admission.first_call_only):
                 break
         return i is not None

@@ -1,6 +1,6 @@
-"""The workers of a stage whose function is sync: each takes a group of items to a thread, again and again.
+"""The executor for sync functions: each worker has one group of items at a time called on a thread.
 
-Where the function is to run in processes, the thread takes the group on to one of them.
+If the function runs in processes, the thread sends the group on to a worker process.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ _number = attrgetter("number")
 
 
 @dataclass(slots=True)
-class Taken:
-    """Items for a group."""
+class Group:
+    """Items of an entry that go to a thread together."""
 
     entry: Entry
     start: int
-    """The place of the first of them in the entry."""
+    """The index of the first item in the entry."""
     items: list[Any]
     part: Part | None = None
-    """Their part of the budget, where they have one."""
+    """Their part of the budget. None if the budget has admitted their whole entry."""
 
     @property
     def stop(self) -> int:
-        """The place after the last of them."""
+        """The index after the last item."""
         return self.start + len(self.items)
 
     @property
     def number(self) -> int:
-        """The place of the first of them among all that the stage takes in."""
+        """The number of the first item in its stage."""
         return self.entry.number + self.start
 
     @property
     def weight(self) -> int:
-        """What they weigh, where that is known one by one."""
+        """What the items weigh, if they are admitted one by one."""
         return sum(self.entry.costs[self.start : self.stop])
 
-    def split(self, size: int) -> Taken:
-        """Keep the first `size` items; return the rest, which has no part of the budget."""
-        rest = Taken(self.entry, self.start + size, self.items[size:])
+    def split(self, size: int) -> Group:
+        """Keep the first `size` items. Return the other items as a group without a part of the budget."""
+        rest = Group(self.entry, self.start + size, self.items[size:])
         del self.items[size:]
         return rest
 
@@ -72,158 +72,160 @@ class ThreadCalls(Calls):
             )
         else:
             self._dispatch = ThreadDispatch(context.threads, work, operator.name, operator.unit)
-        # What is next is let in whatever the limit says: a group must be a small part of it.
+        # A group that is next (see `budget.py`) is admitted even if it exceeds the limit, so no group may be large
+        # compared to the limit.
         self._dispatch.room = max(GROUP_BYTES, context.budget.limit // 16)
-        self._left: list[Taken] = []
-        """What groups that took too long have given back, in the order of the stream."""
-        self._measured: set[int] = set()
-        """The numbers of items that are just being measured."""
-        self._spread = False
-        """Whether auto has found that more than one thread may be worth having."""
+        self._given_back: list[Group] = []
+        """The items that workers gave back, in the order of the stream."""
+        self._measuring: set[int] = set()
+        """The numbers of the groups whose items are being measured."""
+        self._was_slow = False
+        """Whether items were slow when the range of threads was last set."""
         if self._auto:
             operator.pool.tune(1, 1)
 
     def drop(self) -> None:
-        """Forget what is held."""
-        self._left.clear()
+        """Drop all items and results."""
+        self._given_back.clear()
         super().drop()
 
     async def work(self) -> None:
-        """Take a group of items to a thread, again and again."""
+        """Have one group after the other called on a thread."""
         operator, pool = self.operator, self.operator.pool
         inline = operator.work.inline is not None
         pool.worker_started()
         while True:
-            # Who gives items back takes them again before it rests: those who wait for memory may all be waiting
-            # for these.
-            taken = None if pool.working > pool.capacity and not self._left else self._take()
-            if taken is None:
+            # A worker that gave items back takes them again before it parks, even if there are too many workers:
+            # all other workers may be waiting for room, and only the results of these items free it.
+            group = None if pool.working > pool.capacity and not self._given_back else self._next_group()
+            if group is None:
                 await pool.park()
                 continue
-            on_loop = inline and self._is_small(taken)
-            if pool.wants_notice and (self._current is not None or self._left) and not on_loop:
+            on_loop = inline and self._may_run_on_loop(group)
+            if pool.wants_notice and (self._current is not None or self._given_back) and not on_loop:
                 pool.wake_one(operator.begun + (self._current.taken if self._current is not None else 0))
-            if taken.entry.big:
-                await self._admit_all(taken)
-            self._note(taken, await self._call_all(taken, on_loop=on_loop))
-            taken = None  # sent on: not ours to keep alive
+            if group.entry.one_by_one:
+                await self._admit_group(group)
+            self._store_outcomes(group, await self._call_group(group, on_loop=on_loop))
+            group = None  # a parked worker must not keep the items alive
             if on_loop:
                 await asyncio.sleep(0)
 
-    async def _call_all(self, taken: Taken, *, on_loop: bool) -> Outcomes:
-        """Call the function for a group; the outcomes are fewer if it took too long."""
+    async def _call_group(self, group: Group, *, on_loop: bool) -> Outcomes:
+        """Have the function called for a group. There are fewer outcomes than items if the group ended early."""
         operator, dispatch, pool = self.operator, self._dispatch, self.operator.pool
         places = None
         if operator.work.placed:
-            positions = taken.entry.positions[taken.start : taken.stop]
+            positions = group.entry.positions[group.start : group.stop]
             places = [ItemPlace(operator.provenance, each) for each in positions]
         if on_loop:
-            return dispatch.call(taken.items, places)
+            return dispatch.call(group.items, places)
         dispatch.limiter.width = pool.limit
         if not pool.extra:
             pool.extra = READY_GROUPS
             pool.worker_started()
-        outcomes = await dispatch.run(taken.items, places)
+        outcomes = await dispatch.run(group.items, places)
         if self._auto:
-            self._heed()
+            self._set_thread_range()
         return outcomes
 
-    def _note(self, taken: Taken, outcomes: Outcomes) -> None:
-        """Put what became of a group in its place, and weigh it."""
-        entry, group = taken.entry, taken.items
-        if len(outcomes) < len(group):
-            self._give_back(taken, len(outcomes))
-        start, stop = taken.start, taken.stop
+    def _store_outcomes(self, group: Group, outcomes: Outcomes) -> None:
+        """Store the outcomes of a group in its entry, and weigh the results."""
+        entry, items = group.entry, group.items
+        if len(outcomes) < len(items):
+            self._give_back(group, len(outcomes))
+        start, stop = group.start, group.stop
         entry.accept(start, outcomes.values)
-        for place, error in outcomes.lost.items():
+        for index, error in outcomes.missing.items():
             if error is None:
-                entry.lost[start + place] = None
+                entry.missing[start + index] = None
             else:
-                self._failed(entry, start + place, group[place], error)
-        if taken.part is not None:
-            taken.part.weight = taken.weight
-            self._weighed(entry, start, stop, taken.part)
+                self._record_failure(entry, start + index, items[index], error)
+        if group.part is not None:
+            group.part.weight = group.weight
+            self._weigh(entry, start, stop, group.part)
         else:
-            self._sample(entry, start, group)
-        if entry.order is not None:
-            entry.order.extend(range(start, stop))
-            if self.operator.progress.waiting:
-                self.operator.progress.open()
+            self._spot_check(entry, start, items)
+        if entry.completed is not None:
+            entry.completed.extend(range(start, stop))
+            if self.operator.send_gate.waiting:
+                self.operator.send_gate.open()
         elif start <= entry.awaited < stop:
-            self.operator.progress.open()
+            self.operator.send_gate.open()
 
-    async def _admit_all(self, taken: Taken) -> None:
-        """Wait until the budget has room for the results, and see before how much they need."""
-        entry, group = taken.entry, taken.items
-        costs = entry.costs[taken.start : taken.stop]
+    async def _admit_group(self, group: Group) -> None:
+        """Wait until the budget has room for the results of a group. Measure unmeasured items first."""
+        entry, items = group.entry, group.items
+        costs = entry.costs[group.start : group.stop]
         if UNMEASURED in costs:
-            number = taken.number
-            self._measured.add(number)
+            number = group.number
+            self._measuring.add(number)
             try:
-                costs = await self.operator.context.threads.run(self.operator.name, self._weights.measure, group)
+                costs = await self.operator.context.threads.run(self.operator.name, self._weights.measure, items)
             finally:
-                self._measured.discard(number)
-            entry.costs[taken.start : taken.stop] = costs
-            size = self._dispatch.group(len(group), costs, self._weights.ratio)
-            if size < len(group):
-                self._give_back(taken, size)
-        weight = taken.weight
-        # What comes before and is still being measured finds room for as much.
-        before = min(self._measured, default=taken.number) < taken.number
-        spare = self._weights.expect(weight, len(group)) if before else 0
-        taken.part = await self._admit(entry, taken.start, len(group), weight, spare)
+                self._measuring.discard(number)
+            entry.costs[group.start : group.stop] = costs
+            size = self._dispatch.group(len(items), costs, self._weights.ratio)
+            if size < len(items):
+                self._give_back(group, size)
+        weight = group.weight
+        # Leave as much room again for an earlier group that is still being measured.
+        earlier = min(self._measuring, default=group.number) < group.number
+        spare = self._weights.expect(weight, len(items)) if earlier else 0
+        group.part = await self._admit(entry, group.start, len(items), weight, spare)
 
-    def _give_back(self, taken: Taken, size: int) -> None:
-        """Keep the first `size` items of a group; the others are taken again, and admitted anew.
+    def _give_back(self, group: Group, size: int) -> None:
+        """Keep the first `size` items of a group. The other items are taken and admitted again.
 
-        By then they may be known to be heavier. The budget counts on this worker to take them: see there.
+        By then, more may be known about their weight. This worker takes them again before it parks. The proof in
+        `budget.py` relies on that.
         """
-        if taken.part is not None:
-            self._admission.recharge(taken.part, taken.part.nbytes * size // len(taken.items))
-        rest = taken.split(size)
-        insort(self._left, rest, key=_number)
+        if group.part is not None:
+            self._admission.recharge(group.part, group.part.nbytes * size // len(group.items))
+        rest = group.split(size)
+        insort(self._given_back, rest, key=_number)
         rest.entry.waiting += len(rest.items)
         self.operator.pool.worker_started()
 
-    def _is_small(self, taken: Taken) -> bool:
-        """Return whether the loop itself may do these items."""
-        entry, work = taken.entry, self.operator.work
+    def _may_run_on_loop(self, group: Group) -> bool:
+        """Return whether the function is so quick for these items that the loop may call it."""
+        entry, work = group.entry, self.operator.work
         if entry.weight is not None and 0 < entry.weight < INLINE_BYTES:
             return True
-        if entry.big and work.cost is not None:
-            return max(entry.costs[taken.start : taken.stop]) <= INLINE_BYTES
-        return work.inline is not None and all(map(work.inline, taken.items))
+        if entry.one_by_one and work.cost is not None:
+            return max(entry.costs[group.start : group.stop]) <= INLINE_BYTES
+        return work.inline is not None and all(map(work.inline, group.items))
 
-    def _heed(self) -> None:
-        """Let the pool have as many threads as the last group says may help; the tuner finds how many do."""
+    def _set_thread_range(self) -> None:
+        """Set the range in which the tuner searches for the number of threads, from what groups have shown."""
         dispatch = self._dispatch
-        most = min(self.most, dispatch.most) if dispatch.slow else 1
-        self.operator.pool.set_range(dispatch.worth, most, anew=dispatch.slow is not self._spread)
-        self._spread = dispatch.slow
+        most = min(self.most, dispatch.max_threads) if dispatch.slow else 1
+        self.operator.pool.set_range(dispatch.first_threads, most, anew=dispatch.slow is not self._was_slow)
+        self._was_slow = dispatch.slow
 
-    def _take(self) -> Taken | None:
-        """Take the items of the next group: first what an earlier one gave back; None where there is nothing."""
-        if self._left:
-            taken = self._left.pop(0)
-            costs = taken.entry.costs[taken.start :]
-            size = self._dispatch.group(len(taken.items), costs, self._weights.ratio)
-            if size < len(taken.items):
-                self._left.insert(0, taken.split(size))
-            taken.entry.waiting -= len(taken.items)
-            return taken
+    def _next_group(self) -> Group | None:
+        """Take the items of the next group, first those that were given back. Return None if there are none."""
+        if self._given_back:
+            group = self._given_back.pop(0)
+            costs = group.entry.costs[group.start :]
+            size = self._dispatch.group(len(group.items), costs, self._weights.ratio)
+            if size < len(group.items):
+                self._given_back.insert(0, group.split(size))
+            group.entry.waiting -= len(group.items)
+            return group
         current = self._current
-        if current is None or (current.big and self._admission.alone):
+        if current is None or (current.one_by_one and self._admission.first_call_only):
             return None
-        i, count = current.taken, len(current.out)
+        i, count = current.taken, len(current.values)
         if self.operator.work.inline is not None and (current.weight or INLINE_BYTES) < INLINE_BYTES:
             size = count - i
         elif self._weights.unknown:
             size = 1
         else:
             size = self._dispatch.group(count - i, current.costs[i:], self._weights.ratio)
-        group = current.items[i : i + size]
+        items = current.items[i : i + size]
         current.items[i : i + size] = [None] * size
         current.taken = i + size
         if current.taken == count:
             self._advance()
-        return Taken(current, i, group)
+        return Group(current, i, items)

@@ -1,4 +1,4 @@
-"""Calling a sync function on a thread, for several items per group."""
+"""Calls the sync function of a stage on threads, for a group of items at a time."""
 
 from __future__ import annotations
 
@@ -31,63 +31,68 @@ from asyncfeed.trees import SMALL_KINDS, size_of
 
 
 class ThreadDispatch:
-    """Groups the items of a stage into groups of about 2 ms or 1 MB of work."""
+    """Decides the size of a stage's groups, about 2 ms or 1 MB of work, and calls the function for a group."""
 
     def __init__(self, threads: Threads, work: Work, name: str, unit: int) -> None:
         self._threads = threads
         self.limiter = CapacityLimiter()
         self._fn = work.fn
         self._filters = work.shape == "filter"
-        self._goes_on = work.on_error == "skip"
+        self._skips_failures = work.on_error == "skip"
         self._name = name
-        self._bound = SECOND_THREAD_SECONDS * unit
+        self._slow_seconds = SECOND_THREAD_SECONDS * unit
         self._cores = usable_cores()
         self._size = GroupSize()
         self.room = GROUP_SHARED_FACTOR * GROUP_BYTES
-        """How many bytes a group may have at most."""
-        self._scale = 1
-        """How many times as large as others its groups are."""
-        self._over = False
+        """Bytes of results at which a group ends."""
+        self._size_factor = 1
+        """How many times larger groups are than usual, because several threads compute."""
+        self._last_was_slow = False
+        """Whether the items of the last group were slow."""
         self.slow = False
         """Whether items take so long that a second thread may help."""
-        self._waits: float | None = None
-        """How many times as long an item takes as it needs the processor."""
+        self._wait_ratio: float | None = None
+        """Time of an item divided by its CPU time. None before the first group."""
 
     @property
-    def worth(self) -> int:
-        """How many threads to begin with: as many as a core keeps up with, one for each core at least."""
-        return max(self._cores, min(FIRST_THREADS, int(self._waits or 1)))
+    def first_threads(self) -> int:
+        """Number of threads to begin with: as many as keep one core busy, but at least one for each core."""
+        return max(self._cores, min(FIRST_THREADS, int(self._wait_ratio or 1)))
 
     @property
-    def most(self) -> int:
-        """How many threads all cores keep up with, and twice that where they wait: more would wait for a core."""
-        waits = self._waits or 1
-        return self._cores if waits < BUSY_FACTOR else int(2 * self._cores * waits)
+    def max_threads(self) -> int:
+        """Maximum number of threads: twice as many as keep all cores busy. More threads would wait for a core.
+
+        If items do not wait, this is one thread for each core.
+        """
+        ratio = self._wait_ratio or 1
+        return self._cores if ratio < BUSY_FACTOR else int(2 * self._cores * ratio)
 
     def group(self, count: int, costs: Sequence[int], ratio: float) -> int:
         """Return how many of `count` items go into the next group.
 
-        `costs` is what they weigh, and `ratio` what a result weighs against its item; none where all are small.
+        `costs` says what each item weighs, and is empty if all items are small. A result weighs `ratio` times as
+        much as its item.
         """
         size = self._size.share(count)
         if size > 1 and costs:
-            room = min(self._scale * GROUP_BYTES, self.room)
+            room = min(self._size_factor * GROUP_BYTES, self.room)
             return as_heavy(size, [cost * ratio for cost in costs[:size]], room)
         return size
 
     async def run(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
-        """Call the function on a thread, and learn from how long it took."""
+        """Call the function for a group on a thread, and learn from the time it took."""
         limiter = self.limiter
-        beside = min(limiter.busy, limiter.width - 1)
+        others = min(limiter.busy, limiter.width - 1)
         outcomes, wall, cpu = await self._threads.run(self._name, self._timed, items, places, limiter=limiter)
-        # Where threads fight over the GIL each waits for all the others; that says nothing about the item.
-        took = max(cpu, wall - beside * cpu)
-        waits = took / max(cpu, 1e-6)
-        if self._waits is None:
-            self._waits = waits
-        elif waits > self._waits or beside < self._cores:
-            # Among many threads nothing can be told from waits for the GIL: what was known before holds.
-            self._waits += 0.25 * (waits - self._waits)
+        # Threads that compete for the GIL wait for each other. This time says nothing about the item.
+        took = max(cpu, wall - others * cpu)
+        ratio = took / max(cpu, 1e-6)
+        if self._wait_ratio is None:
+            self._wait_ratio = ratio
+        elif ratio > self._wait_ratio or others < self._cores:
+            # With many threads a lower ratio is not believed: it may be due to waits for the GIL.
+            self._wait_ratio += 0.25 * (ratio - self._wait_ratio)
         self._learn(took / max(1, len(outcomes)), max(cpu, took / WAITED_FACTOR) / max(1, len(outcomes)))
         return outcomes
 
@@ -97,13 +102,13 @@ class ThreadDispatch:
         return outcomes, perf_counter() - wall, thread_time() - cpu
 
     def call(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
-        """Call the function for the items, and return what became of them.
+        """Call the function for the items, and return their outcomes.
 
-        Fewer, where they take unexpectedly long or turn out to be large, or where the run ends and nobody wants
-        them.
+        There are fewer outcomes than items if the items take unexpectedly long, if their results are large, or if
+        the run ends.
         """
         fn, threads = self._fn, self._threads
-        late = perf_counter() + LATE_FACTOR * self._scale * GROUP_SECONDS if len(items) > 1 else math.inf
+        deadline = perf_counter() + LATE_FACTOR * self._size_factor * GROUP_SECONDS if len(items) > 1 else math.inf
         filters = self._filters
         outcomes = Outcomes()
         values = outcomes.values
@@ -124,23 +129,23 @@ class ThreadDispatch:
                 elif result:
                     values.append(item)
                 else:
-                    outcomes.lose(None)
-            except BaseException as error:  # noqa: BLE001 - it is the consumer's, whatever it is
-                outcomes.lose(error)
-                if not self._goes_on:
-                    # The stream ends at this item; what comes after it in the group is not wanted.
+                    outcomes.add_missing(None)
+            except BaseException as error:  # noqa: BLE001 - the consumer gets it
+                outcomes.add_missing(error)
+                if not self._skips_failures:
+                    # The stream ends at this item, so the rest of the group is not needed.
                     outcomes.leave_out(len(items) - len(values))
                     break
-            if room < 0 or perf_counter() > late or threads.ending:
+            if room < 0 or perf_counter() > deadline or threads.ending:
                 break
         return outcomes
 
     def _learn(self, seconds: float, work: float) -> None:
-        """Note how long an item took, and how much of that another thread may save."""
-        # One slow group may be the machine's fault; one that is far too slow is not.
-        over = work > self._bound
-        if over is self._over or work > SURE_FACTOR * self._bound:
-            self.slow = over
-        self._over = over
-        self._scale = GROUP_SHARED_FACTOR if self.slow and (self._waits or 1) < WAITED_FACTOR else 1
-        self._size.learn(seconds, self._scale * GROUP_SECONDS)
+        """Learn from a group in which an item took `seconds`. Another thread may save `work` seconds of them."""
+        # One slow group may be the machine's fault, unless it is much slower than the bound.
+        is_slow = work > self._slow_seconds
+        if is_slow is self._last_was_slow or work > SURE_FACTOR * self._slow_seconds:
+            self.slow = is_slow
+        self._last_was_slow = is_slow
+        self._size_factor = GROUP_SHARED_FACTOR if self.slow and (self._wait_ratio or 1) < WAITED_FACTOR else 1
+        self._size.learn(seconds, self._size_factor * GROUP_SECONDS)

@@ -1,7 +1,7 @@
-"""One item in, any number out: the executor of `flat_map`, `interleave` and `unbatch`.
+"""The executor of `flat_map`, `interleave` and `unbatch`: it makes the children of each item.
 
-Each item has an expansion that its children gather in. `expansions.py` says which are sent when. When an expansion
-holds enough, its worker waits.
+Each item has an expansion, which holds its children. `order/expansions.py` decides which children are sent next.
+If an expansion holds enough children, its worker waits.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from asyncfeed.engine.epochs import EpochsEnded
 from asyncfeed.engine.limits.group_size import GroupSize
 from asyncfeed.engine.limits.weighing import Estimate
 from asyncfeed.engine.operators.admission import Admission, Part
-from asyncfeed.engine.operators.drawing import Drawing
 from asyncfeed.engine.operators.operator import Executor, Operator
 from asyncfeed.engine.operators.step import Gate
+from asyncfeed.engine.operators.threaded_iterator import ThreadedIterator
 from asyncfeed.engine.order.expansions import Expansion, Expansions, expansions_of
 from asyncfeed.engine.provenance import ItemPlace, is_own_cancellation, raise_if_cancelled
 from asyncfeed.stages.steps import Chunk
@@ -27,7 +27,7 @@ from asyncfeed.trees import total_size
 
 
 class Expanding(Executor):
-    """Calls a function once for each item, and goes through the elements that it returns."""
+    """Calls a function once for each item, and iterates over what it returns."""
 
     order: Expansions
 
@@ -36,38 +36,41 @@ class Expanding(Executor):
         work = operator.work
         self.order = expansions_of(work)
         self._open: set[Expansion] = set()
-        """Those that a worker is at."""
+        """The expansions that have a worker."""
         self._untaken: deque[Expansion] = deque()
-        self._most = max(2, FLAT_OPEN_ITEMS // operator.unit)
+        """The expansions that no worker has taken."""
+        self._max_expansions = max(2, FLAT_OPEN_ITEMS // operator.unit)
+        """Number of expansions in the order at which no more chunks are taken in."""
         if work.turns is not None:
-            self._most = max(self._most, work.turns.cycle + FLAT_CALLS)
-        operator.inbox.most = max(1, self._most // 4)
+            self._max_expansions = max(self._max_expansions, work.turns.cycle + FLAT_CALLS)
+        operator.inbox.most = max(1, self._max_expansions // 4)
         operator.pool.limit = limit = FLAT_CALLS if work.concurrency == "auto" else work.concurrency
-        self._element = Estimate()
-        """What an element weighs."""
-        self._weight = 0
-        """The same as a whole number; 0 while it is unknown."""
-        self._admission = Admission(operator, self._element, limit, self._begin_next, self._is_next)
-        # One worker until an element has been weighed, or takes long: many at once might be too many.
-        self._admission.alone = True
+        self._estimate = Estimate()
+        """The estimate of the weight of a child."""
+        self._child_bytes = 0
+        """The estimated bytes of a child. 0 while they are unknown."""
+        self._admission = Admission(operator, self._estimate, limit, self._wake_workers, self._is_next)
+        # One worker works alone until a child was weighed, or takes long. Children of unknown weight that are made
+        # at the same time may be too many bytes.
+        self._admission.first_call_only = True
 
     @property
     def unknown(self) -> bool:
-        """Whether nobody can tell beforehand what an element weighs."""
+        """True, because the weight of a child cannot be predicted before the first one."""
         return True
 
-    def skip(self, passed: EpochsEnded) -> None:
-        """Draw nothing more for the items of that epoch: what they expand to may have no end."""
-        passed = passed.copy()
+    def skip(self, ends_sent: EpochsEnded) -> None:
+        """Make no more children of the items of a skipped epoch. Their iterables may be endless."""
+        ends = ends_sent.copy()
         for expansion in self.order:
             if expansion.boundary is not None:
-                passed.note(expansion.boundary)
-            elif expansion.gate is not None and self.operator.skips(passed):
+                ends.note(expansion.boundary)
+            elif expansion.gate is not None and self.operator.skips(ends):
                 expansion.unwanted = True
                 expansion.gate.open()
 
     def drop(self) -> None:
-        """Forget what is held."""
+        """Drop all items and children."""
         self._open.clear()
         self._untaken.clear()
         self._admission.drop()
@@ -76,12 +79,12 @@ class Expanding(Executor):
     # -- taking chunks in
 
     async def take_in(self, chunk: Chunk) -> None:
-        """Put the items of a chunk into the order, and its end."""
+        """Add the items of a chunk, and its end, to the order. Wake workers for the items."""
         operator = self.operator
-        share = chunk.nbytes // max(1, len(chunk.items))
-        operator.budget.charge(share * len(chunk.items) - chunk.nbytes)
+        item_bytes = chunk.nbytes // max(1, len(chunk.items))
+        operator.budget.charge(item_bytes * len(chunk.items) - chunk.nbytes)
         for item, position in zip(chunk.items, chunk.positions, strict=True):
-            expansion = Expansion(item, position, share)
+            expansion = Expansion(item, position, item_bytes)
             expansion.gate = Gate()
             self.order.add(expansion)
             self._untaken.append(expansion)
@@ -90,18 +93,18 @@ class Expanding(Executor):
             self.order.add(Expansion.end(chunk.boundary, chunk.failure))
 
     def has_enough(self) -> bool:
-        """Return whether nothing more should be taken in for now: a source of no items can send ends for ever."""
-        return len(self.order) >= self._most
+        """Return whether no more chunks should be taken in for now. Ends count, because there may be no items."""
+        return len(self.order) >= self._max_expansions
 
     # -- working
 
     async def work(self) -> None:
-        """Expand one item after the other."""
+        """Make the children of one item after the other."""
         task = asyncio.current_task()
         operator, pool, admission = self.operator, self.operator.pool, self._admission
         pool.worker_started()
         while True:
-            if not self._untaken or (admission.alone and self._open):
+            if not self._untaken or (admission.first_call_only and self._open):
                 await pool.park()
                 continue
             expansion = self._untaken.popleft()
@@ -116,7 +119,7 @@ class Expanding(Executor):
                 if is_own_cancellation(error, task):
                     raise
                 if task is not None and task.cancelling():
-                    complain(operator.context.loop, operator.name, error)  # nobody waits for the item any more
+                    complain(operator.context.loop, operator.name, error)  # no consumer is left to get it
                     return
                 expansion.failure = operator.provenance.failure(
                     error, operator.name, expansion.position, expansion.item
@@ -126,15 +129,16 @@ class Expanding(Executor):
             self._open.discard(expansion)
             if expansion.part is not None and expansion.part.admitted:
                 admission.settle(expansion.part, 0)
-            admission.end_alone()
+            admission.allow_others()
             if expansion.charged:
                 operator.budget.charge(-expansion.charged)
                 expansion.charged = 0
-            if operator.progress.waiting:
-                operator.progress.open()
+            if operator.send_gate.waiting:
+                operator.send_gate.open()
             del expansion
 
-    def _begin_next(self) -> None:
+    def _wake_workers(self) -> None:
+        """Wake a worker if there are items. That worker wakes the next one."""
         self.operator.pool.worker_started()
         if self._untaken:
             self.operator.pool.wake_one()
@@ -156,7 +160,7 @@ class Expanding(Executor):
             for start in range(0, len(made), CHUNK_ITEMS):
                 if expansion.unwanted:
                     return
-                await self._gather(expansion, list(made[start : start + CHUNK_ITEMS]))
+                await self._add_children(expansion, list(made[start : start + CHUNK_ITEMS]))
         elif isinstance(made, Iterable):
             await self._expand_on_thread(expansion, made)
         else:
@@ -171,72 +175,72 @@ class Expanding(Executor):
                 raise_if_cancelled()
             except StopAsyncIteration:
                 return
-            await self._gather(expansion, [child])
+            await self._add_children(expansion, [child])
             del child
 
     async def _expand_on_thread(self, expansion: Expansion, made: Iterable[Any]) -> None:
         operator = self.operator
         room = max(GROUP_BYTES, operator.budget.limit // 16)
-        drawing = Drawing(made, operator.name, operator.context.loop, room)
+        elements = ThreadedIterator(made, operator.name, operator.context.loop, room)
         group = GroupSize()
         try:
-            while not (drawing.ended or expansion.unwanted):
-                most = GROUP_BYTES // max(1, self._weight or GROUP_BYTES)
-                size = max(1, min(group.items, most))
+            while not (elements.ended or expansion.unwanted):
+                fitting = GROUP_BYTES // max(1, self._child_bytes or GROUP_BYTES)
+                size = max(1, min(group.items, fitting))
                 await self._admit(expansion, size)
-                children, seconds = await operator.context.threads.run(operator.name, drawing.draw, size)
+                children, seconds = await operator.context.threads.run(operator.name, elements.draw, size)
                 group.learn(seconds / max(1, len(children)), GROUP_SECONDS)
-                await self._gather(expansion, children)
+                await self._add_children(expansion, children)
                 del children
-                if drawing.error is not None:
-                    raise drawing.error
+                if elements.error is not None:
+                    raise elements.error
         finally:
-            drawing.stop(operator.context.threads.submit)
+            elements.stop(operator.context.threads.submit)
 
     # -- memory
 
     async def _admit(self, expansion: Expansion, count: int) -> None:
-        """Wait until there is room for so many elements, as heavy as those before."""
+        """Wait until there is room for `count` children of the estimated weight."""
         part = expansion.part
         if part is None:
             part = expansion.part = Part(expansion, count, count)
         part.count = part.weight = count
-        # The others leave room for one element of the first, which is the one that is needed next.
-        spare = 0 if self.order.leads(expansion) else self._weight or self.operator.budget.least
+        # Other expansions leave room for one child of the expansion whose children may be sent now.
+        spare = 0 if self.order.may_be_next(expansion) else self._child_bytes or self.operator.budget.min_guess
         await self._admission.admit(part, spare=spare)
 
-    async def _gather(self, expansion: Expansion, children: list[Any]) -> None:
-        """Put elements into the expansion, in place of what was charged for them; wait while it holds enough."""
+    async def _add_children(self, expansion: Expansion, children: list[Any]) -> None:
+        """Add children to the expansion, charge what they weigh, and wait while it holds enough."""
         operator, part = self.operator, expansion.part
-        if part is None:  # a list was made, and nobody was asked before
+        if part is None:  # the function has returned a list, so the children were not admitted
             part = Part(expansion, len(children), len(children))
             part.admit()
         nbytes = total_size(children)
         if children:
-            operator.look_at(children[-1])
-            if nbytes and nbytes != len(children) * self._weight:
-                self._element.learn(nbytes, len(children))
-                self._weight = self._element.expect(1)
-                operator.budget.need(operator.depth, self._weight)
+            operator.warn_if_unweighable(children[-1])
+            if nbytes and nbytes != len(children) * self._child_bytes:
+                self._estimate.learn(nbytes, len(children))
+                self._child_bytes = self._estimate.expect(1)
+                operator.budget.need(operator.depth, self._child_bytes)
         self._admission.settle(part, nbytes)
         expansion.charged -= nbytes
         expansion.nbytes += nbytes
         expansion.children.extend(children)
         del children
-        if operator.progress.waiting and self.order.leads(expansion):
-            operator.progress.open()
+        if operator.send_gate.waiting and self.order.may_be_next(expansion):
+            operator.send_gate.open()
         while len(expansion.children) >= 2 * CHUNK_ITEMS and not expansion.unwanted:
             await expansion.gate.wait()
 
-    def note_taken(self) -> None:
-        """Let workers go on whose expansions have room again."""
+    def note_piece_taken(self) -> None:
+        """Let workers continue whose expansions do not hold enough children any more."""
         for each in self._open:
             if each.gate.waiting and len(each.children) < 2 * CHUNK_ITEMS:
                 each.gate.open()
 
     def _is_next(self, expansion: Expansion, _: int) -> bool:
-        """Return whether the consumer waits for this item's next child before all others: see `budget`."""
-        if self.operator.sending or not self.operator.clear_ahead():
+        """Return whether the next child of this item is next: the consumer waits for it (see `budget.py`)."""
+        if self.operator.sending or not self.operator.path_is_clear():
             return False
-        reach = list(self.order.reach())
-        return expansion in reach and not any(each.children or each.active for each in reach)
+        sendable = list(self.order.sendable())
+        return expansion in sendable and not any(each.children or each.active for each in sendable)

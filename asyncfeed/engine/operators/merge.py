@@ -1,4 +1,4 @@
-"""Several streams into one: the steps of `zip`, `concat` and `mix` where they cannot be reached by number."""
+"""Merges: the steps of `zip`, `concat` and `mix`, if their items cannot be computed by number."""
 
 from __future__ import annotations
 
@@ -16,63 +16,69 @@ from asyncfeed.stages.steps import Choice, Chunk
 
 
 class Branch:
-    """One of the streams: its channel, the step that fills it, how many `repeat`s are its own, and its account.
+    """One input of a merge: its last step, the channel that this step fills, and its account.
 
-    Ends of epochs of levels below `own` are the branch's affair. The others, counted from there, are the merge's.
+    `own_levels` is the number of `repeat`s in the branch. Ends of epochs below that level do not concern the
+    merge. The merge counts the other levels from there.
     """
 
-    def __init__(self, step: Step, channel: Channel, own: int, account: Account) -> None:
+    def __init__(self, step: Step, channel: Channel, own_levels: int, account: Account) -> None:
         self.step = step
         self._account = account
         self.channel = channel
-        self.own = own
+        self.own_levels = own_levels
         self.items: deque[Any] = deque()
+        """The items at hand, which are not sent yet."""
         self.nbytes = 0
+        """Bytes that these items are charged with."""
         self.boundary: EpochEnd | None = None
+        """The end after the items at hand."""
         self.failure: Failure | None = None
+        """The failure after the items at hand."""
 
     @property
     def epoch_over(self) -> bool:
-        """Whether this epoch has no items beyond those at hand."""
+        """Whether this epoch has no items except those at hand."""
         return self.boundary is not None or self.failure is not None
 
     @property
     def over(self) -> bool:
-        """Whether the branch has no more epochs."""
+        """Whether the stream ends after the items at hand."""
         return self.boundary is not None and self.boundary.is_end_of_stream
 
     def has_ended(self, level: int) -> bool:
-        """Return whether an epoch of this level, as the merge counts, ends after the items at hand."""
+        """Return whether an epoch of this level ends after the items at hand. The merge counts the levels."""
         return self.boundary is not None and self.boundary.ends(level)
 
     async def pull(self) -> Chunk:
-        """Take the next chunk, with the ends of epochs as the merge counts them."""
+        """Wait for the next chunk, and return it. Its end counts levels as the merge does."""
         chunk = await self.channel.get()
         self._account.hand_over(chunk.nbytes)
         if chunk.ends_stream:
-            self.abandon()  # a `take` may have cut it: what is above that reads on, and holds what it has opened
+            self.abandon()  # if a `take` has ended it, the steps before still read ahead and hold open files
         elif chunk.boundary is not None:
-            chunk.boundary = chunk.boundary.counted_from(self.own)
+            chunk.boundary = chunk.boundary.counted_from(self.own_levels)
         return chunk
 
     def abandon(self) -> None:
-        """Stop the stream, which has ended or is not wanted; the budget gets back all that it holds."""
+        """Stop the steps of the stream, and return all their bytes to the budget."""
         self.step.abandon()
         self.channel.clear()
         self._account.close()
 
 
 class MergeStep(Step):
-    """What both kinds share: branches that run at the same time, and a numbering of its own."""
+    """The base class of merges. All branches run at the same time. Items get positions of the merge."""
 
     def __init__(self, spec: StepSpec, epochs: EpochCounter, branches: Sequence[Branch]) -> None:
         super().__init__(spec)
         self.branches = branches
         self.before = [branch.step for branch in branches]
         self._ended = EpochsEnded(spec.levels)
+        """The ends of epochs that were sent on."""
         self._epochs = epochs
         self._sent = 0
-        """How many items of this epoch have been sent on."""
+        """Number of items of this epoch that were sent on."""
 
     def start(self) -> None:
         """Start the task that merges."""
@@ -80,17 +86,17 @@ class MergeStep(Step):
 
     @property
     def busy(self) -> bool:
-        """Whether an item can be sent on."""
+        """Whether an item is being sent, or can be sent."""
         return self.sending or all(branch.items for branch in self.branches)
 
     def skip(self, level: int, ended: int) -> None:
-        """Pass it on to the branches, in their own count of levels."""
+        """Skip an epoch, as `Step.skip` does. The branches count levels from the start of their own `repeat`s."""
         self._note_skip(level, ended)
         for branch in self.branches:
-            branch.step.skip(branch.own + level, ended)
+            branch.step.skip(branch.own_levels + level, ended)
 
     def drop(self) -> None:
-        """Forget what is held."""
+        """Drop all items."""
         for branch in self.branches:
             branch.channel.clear()
             branch.items.clear()
@@ -100,21 +106,21 @@ class MergeStep(Step):
 
     async def _pull(self, branch: Branch) -> None:
         if self.budget.waiting:
-            self.budget.wake_waiters()  # this one waits for a branch, which may wait for memory
+            self.budget.wake_waiters()  # the merge waits for a branch, so an item of the branch may be next
         chunk = await branch.pull()
         branch.items.extend(chunk.items)
         branch.nbytes += chunk.nbytes
         branch.boundary, branch.failure = chunk.boundary, chunk.failure
         if not branch.items:
-            self._forget(branch)  # of what a stage before has left out
+            self._discard_items(branch)  # bytes of items that an earlier stage has left out
 
-    def _forget(self, branch: Branch) -> None:
+    def _discard_items(self, branch: Branch) -> None:
         self.budget.charge(-branch.nbytes)
         branch.nbytes = 0
         branch.items.clear()
 
     def _take(self, branch: Branch, most: int) -> tuple[list[Any], int]:
-        """Take up to `most` items of those at hand, with what they are charged with."""
+        """Remove up to `most` of the items at hand. Return them, and the bytes that they are charged with."""
         held = len(branch.items)
         if most >= held:
             items, nbytes = list(branch.items), branch.nbytes
@@ -124,41 +130,41 @@ class MergeStep(Step):
         branch.nbytes -= nbytes
         return items, nbytes
 
-    async def _leave_rest(self, branch: Branch, level: int = 0) -> None:
-        """Go to the end of this epoch of a branch, whose items are not wanted; nor is a failure of theirs."""
+    async def _skip_rest(self, branch: Branch, level: int = 0) -> None:
+        """Skip a branch to the end of this epoch. Items and a failure before that end are dropped."""
         if not branch.has_ended(level):
-            branch.step.skip(branch.own + level, self._ended.count(level))
+            branch.step.skip(branch.own_levels + level, self._ended.count(level))
         while not branch.has_ended(level):
-            self._forget(branch)
+            self._discard_items(branch)
             await self._pull(branch)
-        self._forget(branch)
+        self._discard_items(branch)
         branch.failure = None
 
     async def _end_stream(self) -> None:
-        """End it here, whatever the branches would still bring: they may have no end, or be long in coming."""
+        """End the stream at once. Branches that have not ended are abandoned: they may be endless, or slow."""
         for branch in self.branches:
             if not branch.over:
                 branch.abandon()
-            self._forget(branch)
+            self._discard_items(branch)
         await self._emit([], 0, END_OF_STREAM)
 
     async def _emit_end(self) -> None:
         """End the epoch that all branches have ended.
 
-        A stage further on may have cut the epochs around this one short. A branch that heard of it later than the
-        others has epochs on the way which they have not: those are not wanted.
+        If a later stage skips an epoch of a higher level, some branches may learn of that later than others. Such
+        a branch has sent epochs that the other branches have skipped. These epochs are dropped here.
         """
         boundary = max(branch.boundary for branch in self.branches if branch.boundary is not None)
         for branch in self.branches if not boundary.is_end_of_stream else ():
-            await self._leave_rest(branch, boundary.depth)
+            await self._skip_rest(branch, boundary.depth)
             branch.boundary = None
         await self._emit([], 0, boundary)
 
     async def _fail(self, failure: Failure) -> None:
-        """Send a failure; if it is not wanted, go on to the end of this epoch."""
+        """Send a failure, and wait until this epoch is skipped."""
         await self._emit([], 0, None, failure)
         if not self.out.finished:
-            await self.halted(self._ended)
+            await self.wait_for_skip(self._ended)
 
     async def _emit(
         self, items: list[Any], nbytes: int, boundary: EpochEnd | None, failure: Failure | None = None
@@ -174,7 +180,7 @@ class MergeStep(Step):
 
 
 class PickStep(MergeStep):
-    """Items of the branches as a `Choice` says; all of them read ahead meanwhile."""
+    """Sends items of the branch that a `Choice` says. The other branches read ahead."""
 
     def __init__(
         self, spec: StepSpec, epochs: EpochCounter, branches: Sequence[Branch], *, choice: Choice
@@ -184,7 +190,7 @@ class PickStep(MergeStep):
 
     @property
     def busy(self) -> bool:
-        """Whether an item is on its way, or there to be sent."""
+        """Whether an item is being sent, or can be sent."""
         picked = self._choice.next()
         return self.sending or (picked is not None and bool(self.branches[picked[0]].items))
 
@@ -214,21 +220,22 @@ class PickStep(MergeStep):
                 await self._end_epoch()
 
     async def _end_epoch(self) -> None:
-        """End the epoch for all branches: what those have left that were not picked to their end is not wanted."""
-        left = [branch for branch in self.branches if branch.items or branch.boundary is None]
-        ended = [branch for branch in self.branches if branch not in left]
-        if left and any(branch.over for branch in ended):
+        """End the epoch for all branches. Items that were not picked are dropped."""
+        unfinished = [branch for branch in self.branches if branch.items or branch.boundary is None]
+        ended = [branch for branch in self.branches if branch not in unfinished]
+        if unfinished and any(branch.over for branch in ended):
             await self._end_stream()
             return
-        for branch in left:
-            await self._leave_rest(branch)
+        for branch in unfinished:
+            await self._skip_rest(branch)
         await self._emit_end()
 
 
 class ZipStep(MergeStep):
-    """One item of each branch at a time, as long as all have one; `strict` says that none may have more.
+    """Sends tuples of one item of each branch, as long as all branches have one.
 
-    The branches are asked in their order, as Python's `zip` does: the first that has ended or failed decides.
+    With `strict`, it fails if a branch has more items than another. Branches are asked in their order, as Python's
+    `zip` does. So the first one that has ended or failed decides.
     """
 
     def __init__(self, spec: StepSpec, epochs: EpochCounter, branches: Sequence[Branch], *, strict: bool) -> None:
@@ -242,7 +249,7 @@ class ZipStep(MergeStep):
                 while not branch.items and not branch.epoch_over:
                     await self._pull(branch)
                 if not branch.items:
-                    break  # Python's own asks no further either: the others may be long in coming
+                    break  # as in Python's `zip`, later branches are not asked: they may be slow
             count = min(len(branch.items) for branch in self.branches)
             if count:
                 columns, weights = zip(*[self._take(branch, count) for branch in self.branches], strict=True)
@@ -252,11 +259,11 @@ class ZipStep(MergeStep):
                 await self._end_epoch()
 
     async def _end_epoch(self) -> None:
-        """Bring all branches to the end of the epoch that one of them has reached."""
+        """Bring all branches to the end of the epoch. One of them has reached it."""
         shortest = next(branch for branch in self.branches if branch.epoch_over and not branch.items)
         failure = shortest.failure
         if self._strict and failure is None:
-            failure = await self._uneven(shortest)
+            failure = await self._strict_failure(shortest)
         if failure is not None:
             await self._fail(failure)
             if self.out.finished:
@@ -265,26 +272,26 @@ class ZipStep(MergeStep):
             await self._end_stream()
             return
         for branch in self.branches:
-            await self._leave_rest(branch)
+            await self._skip_rest(branch)
         await self._emit_end()
 
-    async def _uneven(self, shortest: Branch) -> Failure | None:
-        """Return the failure if another branch has more items, or its own failure in their place."""
+    async def _strict_failure(self, shortest: Branch) -> Failure | None:
+        """Return the failure of a strict `zip`: a branch has more items than the shortest one, or fails there."""
         for branch in self.branches:
             while not branch.items and not branch.epoch_over:
                 await self._pull(branch)
             if self.skips(self._ended):
                 return None
             if branch.items:
-                return self._more(shortest, branch)
+                return self._length_failure(shortest, branch)
             if branch.failure is not None:
                 return branch.failure
         return None
 
-    def _more(self, shortest: Branch, longer: Branch) -> Failure:
-        places = {id(branch): place for place, branch in enumerate(self.branches)}
+    def _length_failure(self, shortest: Branch, longer: Branch) -> Failure:
+        numbers = {id(branch): number for number, branch in enumerate(self.branches)}
         message = (
-            f"zip: input {places[id(shortest)]} ended after {self._sent} items, but input {places[id(longer)]} "
+            f"zip: input {numbers[id(shortest)]} ended after {self._sent} items, but input {numbers[id(longer)]} "
             "has more; write zip(..., strict=False) to stop at the shortest"
         )
         position = self.provenance.start(self._epochs.number) + self._sent

@@ -1,17 +1,18 @@
-"""A stage that calls a function, as it runs: one operator for maps, filters and flat maps.
+"""The operator: the step that runs a `map`, a `filter` or a `flat_map`.
 
-An operator is put together from three parts:
+An operator has three parts:
 
-* the *order*, which decides without IO what can be sent (`engine/order`);
-* the *executor*, which calls the function for the items that were taken in (`call_async.py`, `call_threads.py`,
-  `expand.py`);
-* the *limits*: how many workers work at a time (`WorkerPool`), and what their results may weigh (`Admission`).
+* The *order* decides which results can be sent, without IO (`engine/order`).
+* The *executor* calls the function for the items that were taken in (`call_async.py`, `call_threads.py`,
+  `expand.py`).
+* The *limits* say how many workers work at a time (`WorkerPool`), and how much their results may weigh
+  (`Admission`).
 
-One task feeds, up to K workers call, and one task sends. Invariants:
+One task feeds the executor, up to K workers call the function, and one task sends the results. Invariants:
 
-* An item is in exactly one place: untaken, with one worker, or in its place in the order.
-* A failure that the policy does not skip is sent in its place. Nothing is sent after it, unless its epoch is
-  skipped: then the end of the epoch is.
+* An item is in exactly one place: it is untaken, or with one worker, or its result is in the order.
+* A failure that the policy does not skip is sent in the place of its item. Nothing is sent after it, except the
+  end of its epoch if the epoch is skipped.
 * No task, future, lock or closure is made for an item whose function does not wait.
 """
 
@@ -33,24 +34,24 @@ from asyncfeed.trees import total_size
 
 
 class Order(Protocol):
-    """What was taken in and not sent on, and which of it can be sent: see `engine/order`."""
+    """Holds what was taken in and not sent on, and decides what can be sent: see `engine/order`."""
 
-    gone: int
-    """How many entries, or items, were sent on or left out."""
+    sent_total: int
+    """Number of items that were sent on, including those that failed or were left out."""
 
     def __len__(self) -> int: ...
 
     def ready(self) -> Piece | None:
-        """Take what can be sent now; None if the next result is not there yet."""
+        """Remove and return what can be sent now. Return None if there is nothing."""
         ...
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         ...
 
 
 class Executor:
-    """How the function of a stage is called for the items that were taken in."""
+    """Calls the function of a stage for the items that were taken in."""
 
     order: Order
 
@@ -59,34 +60,34 @@ class Executor:
 
     @property
     def unknown(self) -> bool:
-        """Whether nobody can tell beforehand what a result weighs."""
+        """Whether the weight of a result cannot be predicted yet."""
         raise NotImplementedError
 
     async def take_in(self, chunk: Chunk) -> None:
-        """Put a chunk into the order, and wake workers for its items."""
+        """Add a chunk to the order, and wake workers for its items."""
         raise NotImplementedError
 
     def has_enough(self) -> bool:
-        """Return whether nothing more should be taken in for now."""
+        """Return whether no more chunks should be taken in for now."""
         raise NotImplementedError
 
     async def work(self) -> None:
-        """Call the function as long as the run lasts: one of up to K workers."""
+        """Call the function for items until the run ends. Each of up to K workers runs this."""
         raise NotImplementedError
 
-    def note_taken(self) -> None:
-        """Note that something was taken out of the order, to be sent."""
+    def note_piece_taken(self) -> None:
+        """Note that a piece was taken out of the order, to be sent."""
 
-    def skip(self, passed: EpochsEnded) -> None:
-        """Note that a later stage wants no more of some epoch; `passed` says how many were sent as a whole."""
+    def skip(self, ends_sent: EpochsEnded) -> None:
+        """Note that a later stage skips an epoch. `ends_sent` says how many epochs were sent to their end."""
 
     def drop(self) -> None:
-        """Forget what is held."""
+        """Drop all items and results."""
         self.order.clear()
 
 
 class Operator(Step):
-    """Runs one `Work`. `execute` makes its executor."""
+    """Runs one `Work` with the executor that `execute` makes."""
 
     def __init__(
         self, spec: StepSpec, work: Work, inbox: Channel, execute: Callable[[Operator], Executor]
@@ -96,24 +97,26 @@ class Operator(Step):
         self.unit = spec.unit
         self.inbox = inbox
         self.begun = 0
-        """How many items were begun, at least."""
-        self.progress = Gate()
+        """Number of items that workers have begun. It is counted entry by entry, so it may be too low."""
+        self.send_gate = Gate()
         """Where the sending task waits for a result."""
-        self.room = Gate()
-        """Where the feeding task waits until something was sent, or begun."""
+        self.feed_gate = Gate()
+        """Where the feeding task waits until something was sent, or workers have begun an entry's last items."""
         self._demand = Demand(self.context.shown, self.context.taken)
         self.pool = WorkerPool(1, self.context.loop, self._start_worker, self.context.hungry_for, self._demand)
         self._skip_budget = SkipBudget(work, self.context)
-        self._fed = EpochsEnded(self.levels)
-        self._passed = EpochsEnded(self.levels)
-        self._seen = 0
-        """How many results were sent on."""
-        self._end: Piece | None = None
-        """What is left to send once the epoch of a failed item is skipped."""
+        self._ends_fed = EpochsEnded(self.levels)
+        """The ends of epochs that were taken in."""
+        self._ends_sent = EpochsEnded(self.levels)
+        """The ends of epochs that were sent on."""
+        self._sent_count = 0
+        """Number of results that were sent on."""
+        self._pending_end: Piece | None = None
+        """The end to send when the epoch of a failed item is skipped."""
         self.executor = execute(self)
 
     def start(self) -> None:
-        """Start the feeding and the sending task; workers start when there is work."""
+        """Start the feeding and the sending task. Workers start when there is work."""
         self.budget.need(self.depth, unknown=self.executor.unknown)
         self.task(self._feed(), "feed")
         self.task(self._send(), "send")
@@ -128,16 +131,16 @@ class Operator(Step):
 
     @property
     def calls(self) -> int:
-        """How many calls of the user's function it may make at a time; our own are nobody's concern."""
+        """Maximum number of calls of a user's function at a time. 0 for asyncfeed's own functions."""
         return 0 if self.work.inline is not None else self.pool.limit
 
     def skip(self, level: int, ended: int) -> None:
-        """Produce nothing more for the epoch of `level` after which `ended` epochs had ended."""
+        """Skip the epoch of `level` that follows `ended` ended ones: see `Step.skip`."""
         super().skip(level, ended)
-        self.executor.skip(self._passed)
+        self.executor.skip(self._ends_sent)
 
     def drop(self) -> None:
-        """Forget what is held."""
+        """Drop all items and results."""
         self.inbox.clear()
         self.executor.drop()
 
@@ -147,62 +150,62 @@ class Operator(Step):
         while not last:
             chunk = await self.inbox.get()
             last = chunk.ends_stream
-            if chunk.items and self.skips(self._fed):
+            if chunk.items and self.skips(self._ends_fed):
                 self.budget.charge(-chunk.nbytes)
                 chunk = Chunk([], (), chunk.boundary, chunk.failure)
             if chunk.boundary is not None:
-                self._fed.note(chunk.boundary)
+                self._ends_fed.note(chunk.boundary)
             await executor.take_in(chunk)
-            if not chunk.items and self.progress.waiting:
-                self.progress.open()
+            if not chunk.items and self.send_gate.waiting:
+                self.send_gate.open()
             del chunk
             while not last and executor.has_enough():
-                await self.room.wait()
+                await self.feed_gate.wait()
 
     async def _send(self) -> None:
         await self.out.start()
         while not self.out.finished:
-            chunk = self._ready()
+            chunk = self._next_chunk()
             if chunk is not None:
                 await self.send(chunk)
-                self._demand.sent = self.executor.order.gone
+                self._demand.sent = self.executor.order.sent_total
                 self.pool.note_progress(self.begun)
                 if chunk.failure is not None:
-                    await self.halted(self._passed)
+                    await self.wait_for_skip(self._ends_sent)
             elif self.budget.waiting:
                 self.budget.wake_waiters()
-            if self.room.waiting:
-                self.room.open()
+            if self.feed_gate.waiting:
+                self.feed_gate.open()
             if chunk is None:
-                await self.progress.wait()
+                await self.send_gate.wait()
 
-    def _ready(self) -> Chunk | None:
-        """Take what can be sent now, without what is not wanted; None if the next result is not there yet."""
-        piece = self._end or self.executor.order.ready()
-        self._end = None
+    def _next_chunk(self) -> Chunk | None:
+        """Return what can be sent now, without items of skipped epochs. Return None if there is nothing."""
+        piece = self._pending_end or self.executor.order.ready()
+        self._pending_end = None
         if piece is None:
             return None
-        self.executor.note_taken()
+        self.executor.note_piece_taken()
         results, positions, failure = piece.results, piece.positions, None
-        if self.skips(self._passed):
+        if self.skips(self._ends_sent):
             results, positions = [], ()
         else:
-            place, failure = self._first_failure(piece)
+            index, failure = self._first_failure(piece)
             if failure is not None:
-                results, positions = results[:place], positions[:place]
-        self._seen += len(results)
+                results, positions = results[:index], positions[:index]
+        self._sent_count += len(results)
         nbytes = piece.nbytes if results is piece.results else total_size(results)
-        self.budget.charge(piece.change + nbytes - piece.nbytes)
+        self.budget.charge(piece.charge_change + nbytes - piece.nbytes)
         if failure is not None:
-            self._end = piece.end() if piece.ends else None
+            self._pending_end = piece.end() if piece.ends else None
             return Chunk(results, positions, None, failure, nbytes)
         if piece.boundary is not None:
-            self._passed.note(piece.boundary)
+            self._ends_sent.note(piece.boundary)
         return Chunk(results, positions, piece.boundary, piece.failure, nbytes)
 
     def _first_failure(self, piece: Piece) -> tuple[int, Failure | None]:
-        """Return the first failure that the policy does not skip, and how many results come before it."""
-        for place, failure in piece.failures:
-            if not self._skip_budget.allows(failure, self._seen + place):
-                return place, failure
+        """Return the first failure that the policy does not skip, and the number of results before it."""
+        for index, failure in piece.failures:
+            if not self._skip_budget.allows(failure, self._sent_count + index):
+                return index, failure
         return 0, None

@@ -1,4 +1,4 @@
-"""What a stage does with items that fail."""
+"""The policy of a stage for items that fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asyncfeed.stages.steps import Work
 
 
 class SkipBudget:
-    """All failures end the run, or a limited number of failed items is left out."""
+    """Decides which failed items are left out. All other failures end the run."""
 
     def __init__(self, work: Work, context: RunContext) -> None:
         self._skips = work.on_error == "skip"
@@ -18,13 +18,13 @@ class SkipBudget:
         self._context = context
         self._left_out = 0
 
-    def allows(self, failure: Failure, seen: int) -> bool:
-        """Return whether a failed item may be left out after `seen` good ones. Failures come in order."""
+    def allows(self, failure: Failure, good: int) -> bool:
+        """Return whether a failed item is left out after `good` results. Called for each failure, in order."""
         if not self._skips or not isinstance(failure.error, Exception):
-            return False  # Ctrl-C and an exit are no bad items
+            return False  # Ctrl-C and `SystemExit` are not the fault of an item
         self._left_out += 1
         limit = self._limit
-        allowed = limit if limit >= 1 else math.ceil(limit * (seen + self._left_out))
+        allowed = limit if limit >= 1 else math.ceil(limit * (good + self._left_out))
         if self._left_out > allowed:
             note(
                 failure.error,

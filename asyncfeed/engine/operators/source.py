@@ -61,7 +61,7 @@ class SourceStep(Step):
                     del error
                     await self.send(Chunk([], (), failure=failure))
                     del failure
-                    await self.halted(self._ended)
+                    await self.wait_for_skip(self._ended)
             if not self.out.finished:
                 await self._end_pass(rest)
 
@@ -154,8 +154,8 @@ class IterableSource(SourceStep):
                 if items:
                     budget.charge(0, nbytes)  # they are charged below
                     empty += nbytes
-                    self.look_at(items[-1])
-                    await budget.admit(nbytes, self.depth, self.clear_ahead)
+                    self.warn_if_unweighable(items[-1])
+                    await budget.admit(nbytes, self.depth, self.path_is_clear)
                     intake.let_go(nbytes)
                     await self._emit(items, nbytes)
                     del items
@@ -176,8 +176,8 @@ class IterableSource(SourceStep):
         predicted = 0
         to_drop = self._opening.drop
         while not self._unwanted():
-            if not budget.fits(predicted, self.depth):
-                await budget.admit(predicted, self.depth, self.clear_ahead)
+            if not budget.try_charge(predicted, self.depth):
+                await budget.admit(predicted, self.depth, self.path_is_clear)
             try:
                 item = await anext(iterator)
                 raise_if_cancelled()
@@ -199,7 +199,7 @@ class IterableSource(SourceStep):
             nbytes = size_of(item)
             budget.charge(nbytes - predicted)
             predicted = nbytes
-            self.look_at(item)
+            self.warn_if_unweighable(item)
             await self._emit([item], nbytes)
             del item
 

@@ -1,4 +1,4 @@
-"""What every step has: its tasks, its place on the way to the consumer, and the means of the run."""
+"""The base class of all steps, and the context that a run gives to them."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ log = logging.getLogger("asyncfeed")
 
 
 class RunContext(Protocol):
-    """What a run lends to its steps."""
+    """The things of a run that its steps share."""
 
     loop: asyncio.AbstractEventLoop
     threads: Threads
     processes: list[Processes]
-    """Where a stage adds its worker processes, so that the run can end them."""
+    """A stage adds its worker processes here, so that the run can end them."""
     budget: Budget
     slow_paths: list[SlowPaths]
-    """Where a stage adds what counts its slower ways."""
+    """A stage adds the counters of its slow paths here."""
 
     def hungry_for(self) -> float:
-        """Return for how many seconds the consumer of the run has waited so far."""
+        """Return the seconds for which the consumer of the run has waited so far."""
         ...
 
     def taken(self) -> int:
-        """Return how many batches, or other items of the last stage, the consumer of the run has taken so far."""
+        """Return the number of items of the last stage, such as batches, that the consumer has taken so far."""
         ...
 
     def shown(self) -> Shown:
@@ -49,40 +49,41 @@ class RunContext(Protocol):
         ...
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a task in the group of the run; nothing of it runs before this returns."""
+        """Start a task of the run. The task does not run before this returns."""
         ...
 
     def cancel_task(self, task: asyncio.Task[None]) -> None:
-        """Cancel a task that is not needed any more; once, and not while it closes what it has opened."""
+        """Cancel a task that is not needed any more: once, and not while it closes what it has opened."""
         ...
 
     def in_peace(self) -> AbstractContextManager[None]:
-        """Keep the run from cancelling the current task, for as long as the grace allows."""
+        """Keep the run from cancelling the current task until the grace is over."""
         ...
 
     def skipped(self, failure: Failure) -> None:
-        """Note that a failed item was left out, as its stage's policy says."""
+        """Note that a failed item was left out, because of the policy of its stage."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """What every step is told: what it is called, where it stands, and what runs it."""
+    """What every step is told when it is made."""
 
     name: str
     context: RunContext
     levels: int
-    """How many `repeat`s follow, in its branch and around it."""
+    """Number of `repeat`s in the branch of the step, and after the merges that the branch leads to."""
     provenance: Provenance
-    """The numbers of the source that its items come from."""
+    """The provenance of the source that the items come from."""
     unit: int = 1
-    """How many items of the source one of its items is made of."""
+    """Number of items of the source that an item of this step is made of."""
 
 
 class Step:
-    """A source, a stage's work or a merge, as it runs.
+    """The part of a run that runs a source, a stage or a merge.
 
-    `depth` grows towards the consumer. `after` is the step that takes what this one sends, None for the last.
+    `depth` grows towards the consumer. `before` are the steps that send to this one. `after` is the step that this
+    one sends to; it is None for the last step.
     """
 
     def __init__(self, spec: StepSpec) -> None:
@@ -90,19 +91,21 @@ class Step:
         self.context = context = spec.context
         self.provenance = spec.provenance
         self.budget: Budget | Account = context.budget
-        """What it charges to: where it belongs to an input of a merge, the account of that."""
+        """The budget that the step charges. For a step of a merge's input, this is the account of that input."""
         self.depth = 0
         self.levels = spec.levels
         self.tasks: list[asyncio.Task[None]] = []
         self.before: list[Step] = []
         self.after: Step | None = None
         self.out: Emitter
-        self._looked_at: set[type] = set()
+        self._checked_types: set[type] = set()
+        """The types of items that were checked for a known weight."""
         self.sending = False
+        """Whether a chunk of this step is on its way into the next channel."""
         self._skips: dict[int, int] = {}
-        """What is not wanted, as `skip` was told: for each level, the last such epoch and all before it."""
-        self._halt = Gate()
-        """Where it waits after a failure, until it is told to skip an epoch."""
+        """For each level: the number of the last skipped epoch, from 0. All earlier ones are skipped, too."""
+        self._skip_gate = Gate()
+        """Where the step waits after a failure until it is told to skip an epoch."""
 
     def start(self) -> None:
         """Start the tasks of this step."""
@@ -113,7 +116,7 @@ class Step:
         self.tasks.append(self.context.start(coroutine, f"asyncfeed {self.name}: {role}"))
 
     async def send(self, chunk: Chunk) -> None:
-        """Send a chunk on; then nothing may be on the way any more, which lets others in (see `Budget`)."""
+        """Send a chunk on. The path may be clear afterwards, so an item that waits for room may be next."""
         self.sending = True
         await self.out.send(chunk)
         self.sending = False
@@ -122,16 +125,16 @@ class Step:
 
     @property
     def busy(self) -> bool:
-        """Whether an item has been taken in and not sent on."""
+        """Whether the step holds an item: it was taken in, and not sent on."""
         return self.sending
 
     @property
     def calls(self) -> int:
-        """How many calls of a function it may make at a time; 0 where it makes none."""
+        """Maximum number of calls of a function at a time. 0 if the step makes none."""
         return 0
 
-    def clear_ahead(self) -> bool:
-        """Return whether nothing is on the way from here to the consumer."""
+    def path_is_clear(self) -> bool:
+        """Return whether no chunk is queued, and no later step holds an item, from here to the consumer."""
         step: Step | None = self
         while step is not None:
             if len(step.out.sink) or (step is not self and step.busy):
@@ -140,34 +143,34 @@ class Step:
         return True
 
     def skip(self, level: int, ended: int) -> None:
-        """Produce nothing more for the epoch of `level` after which `ended` epochs had ended."""
+        """Stop sending items of the epoch of `level` that follows `ended` ended ones. Earlier steps do so, too."""
         self._note_skip(level, ended)
         for step in self.before:
             step.skip(level, ended)
 
     def _note_skip(self, level: int, ended: int) -> None:
         self._skips[level] = max(ended, self._skips.get(level, ended))
-        if self._halt.waiting:
-            self._halt.open()
+        if self._skip_gate.waiting:
+            self._skip_gate.open()
 
     def skips(self, ended: EpochsEnded) -> bool:
-        """Return whether what comes after so many ends of epochs is not wanted."""
+        """Return whether the items that follow these ends of epochs are skipped."""
         return bool(self._skips) and self.skipped_level(ended) is not None
 
     def skipped_level(self, ended: EpochsEnded) -> int | None:
-        """Return the highest level whose epoch is not wanted after so many ends; None if all are."""
+        """Return the highest level whose epoch after these ends is skipped. Return None if no level is skipped."""
         unwanted = (level for level, skipped in self._skips.items() if ended.count(level) <= skipped)
         return max(unwanted, default=None)
 
-    async def halted(self, ended: EpochsEnded) -> None:
-        """Wait, after a failure was sent, until the epoch after so many ends is not wanted: see `Emitter`."""
+    async def wait_for_skip(self, ended: EpochsEnded) -> None:
+        """Wait, after a failure was sent, until the epoch that follows these ends is skipped: see `Emitter`."""
         while not self.skips(ended):
-            await self._halt.wait()
+            await self._skip_gate.wait()
 
     def abandon(self) -> None:
-        """Stop this step and those before it: what they could still bring is not wanted.
+        """Stop this step and all steps before it, because nothing more of them is needed.
 
-        What they hold is given back by whoever closes their account.
+        This returns no bytes to the budget. The caller closes the account of these steps, which does.
         """
         for task in self.tasks:
             self.context.cancel_task(task)
@@ -176,12 +179,12 @@ class Step:
         for step in self.before:
             step.abandon()
 
-    def look_at(self, item: Any) -> None:
-        """Warn, once for each type, of an item that nobody can weigh; called with one of many."""
+    def warn_if_unweighable(self, item: Any) -> None:
+        """Log a warning, once for each type, if the weight of an item is not known. Called for some items only."""
         kind = type(item)
-        if kind in self._looked_at or kind.__module__.startswith("asyncfeed."):
+        if kind in self._checked_types or kind.__module__.startswith("asyncfeed."):
             return
-        self._looked_at.add(kind)
+        self._checked_types.add(kind)
         unknown = unweighable(item)
         if unknown is not None:
             log.warning(
@@ -191,20 +194,20 @@ class Step:
             )  # fmt: skip
 
     def drop(self) -> None:
-        """Forget what is held."""
+        """Drop all items and results."""
 
     def release(self) -> None:
-        """Let go of everything, once no task of the run is left.
+        """Drop all references, when no task of the run is left.
 
-        Steps refer to each other and to the run. Only a garbage collection would free what is in such a ring, and
-        the user's iterator is: a file or a connection that it holds must not stay open until then.
+        Steps refer to each other and to the run, so only the garbage collector would free this cycle. The user's
+        iterator is part of it, and may hold a file or a connection. That must not stay open until then.
         """
         self.drop()
         vars(self).clear()
 
 
 class Gate:
-    """One task waits here until another opens it; opening it before it waits counts."""
+    """One task waits here until another task opens the gate. A gate that is open already lets it pass."""
 
     __slots__ = ("_future", "_open", "waiting")
 
@@ -214,7 +217,7 @@ class Gate:
         self.waiting = False
 
     def open(self) -> None:
-        """Let the waiting task go on, or the next that waits."""
+        """Let the waiting task pass, or else the next task that waits."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
         else:
@@ -222,7 +225,7 @@ class Gate:
         self.waiting = False
 
     async def wait(self) -> None:
-        """Wait until the gate is opened, and close it again."""
+        """Wait until the gate is open, and close it behind this task."""
         if not self._open:
             self.waiting = True
             self._future = asyncio.get_running_loop().create_future()

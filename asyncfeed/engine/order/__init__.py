@@ -1,1 +1,1 @@
-"""In which order results are sent: decided here, without IO and without a loop."""
+"""The order in which results are sent. No module here does IO or knows an event loop."""

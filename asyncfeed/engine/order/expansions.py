@@ -1,14 +1,15 @@
-"""Items that become several, in the order in which these are sent: decided here, without IO.
+"""The orders of `flat_map` and `interleave`: which children of which items are sent next. They do no IO.
 
-Each item has an `Expansion` that its children gather in. Invariants:
+Each item has an `Expansion`, which holds its children until they are sent. Invariants:
 
-* A child is sent once, after the children of the same item that came before it.
-* The end of an epoch is sent after everything that was added before it, and before everything added after it.
-* `reach` names the expansions whose children may be sent now. In order that is the oldest alone. As they come
-  these are all up to the next end. In turns it is the one whose turn it is.
+* Each child is sent once, after the earlier children of the same item.
+* The end of an epoch is sent after all that was added before it, and before all that was added after it.
+* `sendable` gives the expansions whose children may be sent now. `Expansions` gives the oldest one,
+  `AsTheyCome` all up to the next end, and `InTurns` the one whose turn it is.
 
-In turns works as TensorFlow's `interleave` does: `cycle` items are open, and each gives `block` children at its
-turn. One that has no more ends its turn. The next item takes its place when the turn comes to it again.
+`InTurns` works like TensorFlow's `interleave`. `cycle` slots each hold an open item. At its turn, an item sends
+`block` children. An item without further children ends its turn early. Its slot stays empty until the turn comes
+to the slot again, and then gets the next item.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from asyncfeed.stages.steps import Turns, Work
 
 
 class Expansion:
-    """One item and its children; or, with no item, the end of an epoch or of the stream."""
+    """One item and its children. Without an item, it stands for the end of an epoch or of the stream."""
 
     __slots__ = (
         "begun", "boundary", "charged", "children", "done", "failure", "gate", "has_item", "item", "nbytes",
@@ -38,28 +39,33 @@ class Expansion:
         self.item = item
         self.position = position
         self.has_item = True
-        """Whether it stands for an item; if not, for what ends after the items before it."""
+        """Whether this stands for an item. If not, it stands for an end, or for a failure from upstream."""
         self.charged = charged
+        """Bytes that are charged for the item, and for the children that are being made."""
         self.children: list[Any] = []
+        """The children that were made and not sent."""
         self.nbytes = 0
+        """Bytes of these children."""
         self.part: Any = None
-        """What the children that are being made have of the memory limit."""
+        """The part of the budget for the children that are being made."""
         self.waiting = 0
-        """How many children wait for memory, before they are made."""
+        """Number of children that wait for room in the budget before they are made."""
         self.sent = 0
+        """Number of children that were sent."""
         self.begun = False
-        """Whether a worker has taken it."""
+        """Whether a worker has taken the item."""
         self.done = False
+        """Whether all children were made, or the item failed."""
         self.unwanted = False
-        """Whether nobody asks for more children: a later stage has left the epoch of this item."""
+        """Whether no more children are needed, because a later stage skips the epoch of this item."""
         self.failure: Failure | None = None
         self.boundary: EpochEnd | None = None
         self.gate: Any = None
-        """Where the worker waits while enough children are held."""
+        """Where the worker waits while the expansion holds enough children."""
 
     @classmethod
     def end(cls, boundary: EpochEnd | None, failure: Failure | None = None) -> Expansion:
-        """Return what stands for an end, or for a failure from upstream."""
+        """Return an expansion without an item, for an end or for a failure from upstream."""
         end = cls(None, 0, 0)
         end.has_item = False
         end.boundary, end.failure, end.done = boundary, failure, True
@@ -67,17 +73,17 @@ class Expansion:
 
     @property
     def active(self) -> bool:
-        """Whether a worker is at it, and does not wait for memory."""
+        """Whether a worker expands this item now, and does not wait for room in the budget."""
         return self.begun and not self.done and not self.waiting
 
     @property
     def ends(self) -> bool:
-        """Whether something comes after its children: an end, or a failure."""
+        """Whether an end of an epoch, or a failure, comes after its children."""
         return self.boundary is not None or self.failure is not None
 
 
-class Gathered(Piece):
-    """Children that can be sent together, or what ends after those before."""
+class ChildPiece(Piece):
+    """Children that are sent together, perhaps of several items, and what ends after them."""
 
     __slots__ = ("_positions",)
 
@@ -86,7 +92,7 @@ class Gathered(Piece):
         super().__init__([], self._positions)
 
     def take(self, expansion: Expansion, most: int = sys.maxsize) -> int:
-        """Add up to `most` of the children that an expansion holds; return how many."""
+        """Move up to `most` children from an expansion into this piece. Return their number."""
         held = expansion.children
         count = min(len(held), most)
         if not count:
@@ -102,7 +108,7 @@ class Gathered(Piece):
         return count
 
     def note_end(self, expansion: Expansion) -> None:
-        """Add what ends after the children, if anything does: all children of the expansion were taken."""
+        """Add the end or the failure of an expansion whose children were all taken, if there is one."""
         self.boundary = expansion.boundary
         if expansion.failure is None:
             return
@@ -113,12 +119,12 @@ class Gathered(Piece):
 
 
 class Expansions:
-    """The expansions of a stage in the order in which they were added; this one sends in that order."""
+    """The expansions of a stage. Children are sent in the order of their items."""
 
     def __init__(self) -> None:
         self._all: deque[Expansion] = deque()
-        self.gone = 0
-        """How many were sent on as a whole."""
+        self.sent_total = 0
+        """Number of expansions of which everything was sent."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -127,27 +133,27 @@ class Expansions:
         return iter(self._all)
 
     def add(self, expansion: Expansion) -> None:
-        """Add one behind all others."""
+        """Add an expansion behind all others."""
         self._all.append(expansion)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all expansions."""
         self._all.clear()
 
-    def reach(self) -> Iterator[Expansion]:
-        """Go through those whose children may be sent now."""
+    def sendable(self) -> Iterator[Expansion]:
+        """Yield the expansions whose children may be sent now."""
         if self._all:
             yield self._all[0]
 
-    def leads(self, expansion: Expansion) -> bool:
-        """Return whether the children of this one may be sent now."""
-        return any(each is expansion for each in self.reach())
+    def may_be_next(self, expansion: Expansion) -> bool:
+        """Return whether a child of this expansion may be sent next. In doubt, this is True."""
+        return any(each is expansion for each in self.sendable())
 
     def ready(self) -> Piece | None:
-        """Take what can be sent now: children, if there are any, and an end; None if nothing can be sent."""
-        piece, before = Gathered(), len(self._all)
+        """Remove and return what can be sent now: children, an end, or both. Return None if there is nothing."""
+        piece, before = ChildPiece(), len(self._all)
         while self._all and len(piece.results) < CHUNK_ITEMS:
-            for each in self.reach():
+            for each in self.sendable():
                 piece.take(each)
             first = self._all[0]
             if not first.done:
@@ -156,100 +162,102 @@ class Expansions:
             if first.ends:
                 piece.note_end(first)
                 break
-        return self._sent(piece, before)
+        return self._finish(piece, before)
 
-    def _sent(self, piece: Piece, before: int) -> Piece | None:
-        self.gone += before - len(self._all)
+    def _finish(self, piece: Piece, before: int) -> Piece | None:
+        self.sent_total += before - len(self._all)
         return piece if piece.results or len(self._all) < before else None
 
 
 class AsTheyCome(Expansions):
-    """Sends children in the order in which they were made."""
+    """Children are sent as they are made, in any order within an epoch."""
 
-    def reach(self) -> Iterator[Expansion]:
-        """Go through all up to the next end: nothing overtakes that."""
+    def sendable(self) -> Iterator[Expansion]:
+        """Yield all expansions up to the next end. No later child overtakes that end."""
         for each in self._all:
             yield each
             if each.ends:
                 return
 
-    def leads(self, expansion: Expansion) -> bool:
-        """Return True: any may be the one that is needed next."""
+    def may_be_next(self, expansion: Expansion) -> bool:
+        """Return True, because this order sends children of any item."""
         return True
 
 
 class InTurns(Expansions):
-    """Sends `block` children of each of `cycle` open items at a time."""
+    """Sends `block` children of each of `cycle` open items in turn."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__()
         self._block = turns.block
-        self._places: list[Expansion | None] = [None] * turns.cycle
-        self._waiting: deque[Expansion] = deque()
-        """Those that have no place yet."""
+        self._slots: list[Expansion | None] = [None] * turns.cycle
+        """The open items."""
+        self._queue: deque[Expansion] = deque()
+        """The items that have no slot yet, and the ends among them."""
         self._turn = 0
-        self._given = 0
-        """How many children the one whose turn it is has given."""
+        """The number of the slot whose turn it is."""
+        self._sent_this_turn = 0
+        """Number of children that were sent in this turn."""
 
     def add(self, expansion: Expansion) -> None:
-        """Add one behind all others."""
+        """Add an expansion behind all others."""
         super().add(expansion)
-        self._waiting.append(expansion)
+        self._queue.append(expansion)
 
     def clear(self) -> None:
-        """Forget all."""
-        self._waiting.clear()
-        self._places = [None] * len(self._places)
+        """Drop all expansions."""
+        self._queue.clear()
+        self._slots = [None] * len(self._slots)
         super().clear()
 
-    def reach(self) -> Iterator[Expansion]:
-        """Return the one whose turn it is, or the end that is due; none if the next item has not come yet."""
+    def sendable(self) -> Iterator[Expansion]:
+        """Yield the expansion whose turn it is, or the end that is due. Nothing if the next item is not there."""
         current = self._current()
         if current is not None:
             yield current
 
     def ready(self) -> Piece | None:
-        """Take the children whose turn it is, and an end; None if nothing can be sent."""
-        piece, before = Gathered(), len(self._all)
+        """Remove and return the children whose turn it is, and an end. Return None if there is nothing."""
+        piece, before = ChildPiece(), len(self._all)
         while len(piece.results) < CHUNK_ITEMS and (current := self._current()) is not None:
-            self._given += piece.take(current, self._block - self._given)
-            if self._given == self._block:
-                self._go_on()
+            self._sent_this_turn += piece.take(current, self._block - self._sent_this_turn)
+            if self._sent_this_turn == self._block:
+                self._next_turn()
             elif not current.done:
                 break
             else:
                 self._all.remove(current)
                 if not current.has_item:
-                    self._waiting.popleft()
-                    self._turn = self._given = 0
+                    self._queue.popleft()
+                    self._turn = self._sent_this_turn = 0
                 else:
-                    self._places[self._turn] = None
-                    self._go_on()
+                    self._slots[self._turn] = None
+                    self._next_turn()
                 if current.ends:
                     piece.note_end(current)
                     break
-        return self._sent(piece, before)
+        return self._finish(piece, before)
 
     def _current(self) -> Expansion | None:
-        while self._places[self._turn] is None:
-            waiting = self._waiting[0] if self._waiting else None
-            if waiting is None:
+        while self._slots[self._turn] is None:
+            first = self._queue[0] if self._queue else None
+            if first is None:
                 return None
-            if waiting.has_item:
-                self._places[self._turn] = self._waiting.popleft()
-            elif not any(self._places):
-                return waiting  # an end: all before it were sent
+            if first.has_item:
+                self._slots[self._turn] = self._queue.popleft()
+            elif not any(self._slots):
+                return first  # an end, and everything before it was sent
             else:
-                self._go_on()
-        return self._places[self._turn]
+                self._next_turn()
+        return self._slots[self._turn]
 
-    def _go_on(self) -> None:
-        self._turn = (self._turn + 1) % len(self._places)
-        self._given = 0
+    def _next_turn(self) -> None:
+        self._turn = (self._turn + 1) % len(self._slots)
+        self._sent_this_turn = 0
 
 
 def expansions_of(work: Work) -> Expansions:
-    """Return where the children of a stage's items gather."""
+    """Return the order that a stage asks for."""
     if work.turns is not None:
         return InTurns(work.turns)
     return Expansions() if work.ordered else AsTheyCome()

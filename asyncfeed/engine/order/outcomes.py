@@ -1,4 +1,4 @@
-"""What became of the items of a group, told beside their values: no value of the user's is ever taken for it."""
+"""The outcomes of a group of items. Failures are stored beside the values, so no value is mistaken for one."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from typing import Any
 
 
 class Outcomes:
-    """The outcomes of the first items of a group; the group may be longer, and the rest is called again."""
+    """The outcomes of a group, or of its first items only. The stage then calls the other items again."""
 
-    __slots__ = ("lost", "values")
+    __slots__ = ("missing", "values")
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        """A value for each item; None for one that has none."""
-        self.lost: dict[int, BaseException | None] = {}
-        """The places of the items that have none: what was raised, or None if the item is left out."""
+        """The value of each item. It is None for a missing item, and may be None for others."""
+        self.missing: dict[int, BaseException | None] = {}
+        """The items without a value, by index: the exception that was raised, or None if the item is left out."""
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def lose(self, error: BaseException | None) -> None:
-        """Add an item that raised; or that is left out, by a filter or because it is not wanted any more."""
-        self.lost[len(self.values)] = error
+    def add_missing(self, error: BaseException | None) -> None:
+        """Add an item without a value: its exception, or None if it is left out."""
+        self.missing[len(self.values)] = error
         self.values.append(None)
 
     def leave_out(self, count: int) -> None:
-        """Add items that are not wanted any more, because the stream ends before them."""
+        """Add `count` items that are left out, because the stream ends before them."""
         for _ in range(count):
-            self.lose(None)
+            self.add_missing(None)

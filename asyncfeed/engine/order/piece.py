@@ -1,4 +1,4 @@
-"""What an order gives out: results that can be sent now, and what ends after them."""
+"""Pieces: the results that an order releases to be sent, and what ends after them."""
 
 from __future__ import annotations
 
@@ -12,46 +12,52 @@ from asyncfeed.position import Position, Positions
 class Piece:
     """Results of a stage that can be sent now, each with its position."""
 
-    __slots__ = ("boundary", "change", "failure", "failures", "nbytes", "positions", "results")
+    __slots__ = ("boundary", "charge_change", "failure", "failures", "nbytes", "positions", "results")
 
     def __init__(self, results: list[Any], positions: Positions) -> None:
         self.results = results
         self.positions = positions
         self.failures: list[tuple[int, Failure]] = []
-        """The items that failed: how many of the results come before each, and how it failed."""
+        """The items that failed. Each has the number of results before it, and how it failed."""
         self.nbytes = 0
-        """What the results weigh."""
-        self.change = 0
-        """What is to be charged to the memory limit for them, beyond what is charged already."""
+        """Bytes of the results."""
+        self.charge_change = 0
+        """Bytes to charge for the results in addition to what is charged already. Negative to release bytes."""
         self.boundary: EpochEnd | None = None
-        """Which epochs end after the results."""
+        """The end of epochs after the results."""
         self.failure: Failure | None = None
-        """The failure from upstream that comes after the results."""
+        """A failure from upstream after the results."""
 
     @property
     def ends(self) -> bool:
-        """Whether something comes after the results: an end, or a failure from upstream."""
+        """Whether an end of an epoch, or a failure from upstream, comes after the results."""
         return self.boundary is not None or self.failure is not None
 
     def end(self) -> Piece:
-        """Return a piece without results, and with the same end."""
+        """Return a piece with the same end and without results."""
         end = Piece([], ())
         end.boundary, end.failure = self.boundary, self.failure
         return end
 
 
-def sifted(results: list[Any], positions: Positions, places: Any, lost: dict[int, Failure | None]) -> Piece:
-    """Return a piece without the results of lost items: those that failed, and those that are left out.
+def without_missing(
+    results: list[Any], positions: Positions, indices: Any, missing: dict[int, Failure | None]
+) -> Piece:
+    """Return a piece without the missing items: those that failed, and those that are left out.
 
-    `places` says where each result stands in its chunk, and `lost` which of these places have none.
+    Args:
+        results: The values of items of an entry, also of missing items.
+        positions: The position of each of these items.
+        indices: The index of each of these items in the entry.
+        missing: The missing items of the entry, by index. Those of this piece are removed from it.
     """
     kept: list[Any] = []
     kept_positions: list[Position] = []
     piece = Piece(kept, kept_positions)
-    for place, result, position in zip(places, results, positions, strict=True):
-        if place not in lost:
+    for index, result, position in zip(indices, results, positions, strict=True):
+        if index not in missing:
             kept.append(result)
             kept_positions.append(position)
-        elif (failure := lost.pop(place)) is not None:
+        elif (failure := missing.pop(index)) is not None:
             piece.failures.append((len(kept), failure))
     return piece

@@ -105,7 +105,7 @@ class Processes:
         if self._stopping:  # no step reads these outcomes
             outcomes = Outcomes()
             outcomes.leave_out(len(items))
-        elif outcomes.lost and not self._goes_on:
+        elif outcomes.missing and not self._goes_on:
             # The stream ends at this item, so the rest of the group is not needed.
             outcomes.leave_out(len(items) - len(outcomes))
         return outcomes, seconds
@@ -131,10 +131,10 @@ class Processes:
             for _ in range(count):
                 _read(worker.results, outcomes)
             if not worker.alive and len(outcomes) < sent:
-                outcomes.lose(RuntimeError(self._exit_message(worker, "while it worked on this item")))
+                outcomes.add_missing(RuntimeError(self._exit_message(worker, "while it worked on this item")))
                 return seconds
         if unsent is not None and len(outcomes) == sent:
-            outcomes.lose(unsent)
+            outcomes.add_missing(unsent)
         return seconds
 
     def _take(self) -> Worker | None:
@@ -293,9 +293,9 @@ def _read(arena: Arena, outcomes: Outcomes) -> None:
         value = arena.get()
     except BaseException as error:  # noqa: BLE001 - the consumer gets it
         note(error, "asyncfeed: the result cannot be loaded from its process")
-        outcomes.lose(error)
+        outcomes.add_missing(error)
         return
     if type(value) is Failed:
-        outcomes.lose(value.unpack())
+        outcomes.add_missing(value.unpack())
     else:
         outcomes.values.append(value)

@@ -1,4 +1,4 @@
-"""Drawing from a sync iterable that a function has returned: on threads, a group of items per group."""
+"""Iterates on threads over a sync iterable that a function of a `flat_map` has returned."""
 
 from __future__ import annotations
 
@@ -16,32 +16,40 @@ from asyncfeed.engine.constants import GROUP_SECONDS
 from asyncfeed.trees import SMALL_KINDS, size_of
 
 
-class Drawing:
-    """A sync iterable on its way through threads, a group of items per group."""
+class ThreadedIterator:
+    """Draws from an iterable on threads, a group of items at a time."""
 
-    def __init__(self, made: Iterable[Any], name: str, loop: asyncio.AbstractEventLoop, room: int) -> None:
-        self._made = made
-        self._room = room
+    def __init__(
+        self, iterable: Iterable[Any], name: str, loop: asyncio.AbstractEventLoop, max_bytes: int
+    ) -> None:
+        self._iterable = iterable
+        self._max_bytes = max_bytes
+        """A group ends when its items weigh more than this."""
         self._name = name
         self._loop = loop
         self._iterator: Iterator[Any] | None = None
         self._context: Context | None = None
         self._lock = threading.Lock()
         self._on_thread = False
+        """Whether a thread draws now."""
         self._stopped = False
         self.ended = False
+        """Whether there are no more items."""
         self.error: BaseException | None = None
 
     def draw(self, most: int) -> tuple[list[Any], float]:
-        """Draw up to `most` items, and no longer or more than a group should take; runs on a thread."""
+        """Draw up to `most` items, fewer if they are slow or large. Return them, and the seconds it took.
+
+        This is called on a thread.
+        """
         if self._context is None:
-            # One for all threads it is drawn on: what a generator sets in a variable, it finds there again.
+            # All threads use one context, so a generator finds the context variables that it has set.
             self._context = copy_context()
         return self._context.run(self._draw, most)
 
     def _draw(self, most: int) -> tuple[list[Any], float]:
         started = perf_counter()
-        room = self._room
+        room = self._max_bytes
         children: list[Any] = []
         with self._lock:
             if self._stopped:
@@ -49,7 +57,7 @@ class Drawing:
             self._on_thread = True
         try:
             if self._iterator is None:
-                self._iterator = iter(self._made)
+                self._iterator = iter(self._iterable)
             for child in islice(self._iterator, most):
                 children.append(child)
                 if type(child) not in SMALL_KINDS:
@@ -58,7 +66,7 @@ class Drawing:
                     break
             else:
                 self.ended = len(children) < most
-        except BaseException as error:  # noqa: BLE001 - what came before it is delivered first
+        except BaseException as error:  # noqa: BLE001 - the items before the error are sent first
             self.error = error
             self.ended = True
         with self._lock:
@@ -69,7 +77,7 @@ class Drawing:
         return children, perf_counter() - started
 
     def stop(self, submit: Callable[[str, Callable[[], None]], object]) -> None:
-        """Close the iterator, on a thread, where it was left half drawn: the one it is on, or another."""
+        """Close the iterator if it has not ended: on the thread that draws from it now, or on another one."""
         with self._lock:
             self._stopped = True
             on_thread = self._on_thread
@@ -79,7 +87,7 @@ class Drawing:
             )
             try:
                 submit(f"closing {self._name}", close)
-            except RuntimeError:  # the loop is closed, or the interpreter ends: no thread can
+            except RuntimeError:  # the loop is closed, or the interpreter is ending: there are no threads
                 close()
 
     def _close(self) -> None:
@@ -88,5 +96,5 @@ class Drawing:
             return
         try:
             close()
-        except BaseException as error:  # noqa: BLE001 - nobody waits for it any more
+        except BaseException as error:  # noqa: BLE001 - no consumer is left to get it
             complain(self._loop, self._name, error)
