@@ -1,0 +1,332 @@
+"""An object store in memory that speaks as much of S3 as a reader needs, and fails as often as a test asks.
+
+The server answers GET and HEAD of `/bucket/key` with ranges and `If-Match`, and `list-type=2` in pages. It accepts
+any credentials. It binds to 127.0.0.1 on a free port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, unquote
+from xml.sax.saxutils import escape
+
+from tests.servers.files import open_sockets, wait_for_sockets
+
+DATE = "Sun, 22 Nov 2026 10:00:00 GMT"
+ISO_DATE = "2026-11-22T10:00:00.000Z"
+REASONS = {
+    200: "OK",
+    206: "Partial Content",
+    301: "Moved",
+    307: "Temporary Redirect",
+    403: "Forbidden",
+    404: "Not Found",
+}
+CODES = {
+    401: "InvalidToken", 403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange",
+    429: "TooManyRequests", 500: "InternalError", 503: "SlowDown",
+}  # fmt: skip
+
+
+@dataclass
+class Rule:
+    """A fault of some requests: the next `times`, or a share `rate` of all, of the keys that `where` accepts."""
+
+    kind: str
+    times: int | None = None
+    rate: float = 1.0
+    where: Callable[[str], bool] = lambda key: True
+    value: object = None
+
+
+@dataclass
+class Faults:
+    """What goes wrong. The same seed and the same requests meet the same faults.
+
+    Kinds: a status such as "503" (`value` is the time of a Retry-After header), "reset" before the answer, "cut"
+    after half of the body, "stall" (no answer), "stall in the body", "wrong length", "wrong range", "changed" (another
+    version of the object from now on), "redirect" (`value` is the address), "delay" (`value` is a time in seconds).
+    """
+
+    seed: int = 0
+    delay: float = 0.0
+    """Seconds before each answer."""
+    rules: list[Rule] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def add(
+        self,
+        kind: str,
+        *,
+        times: int | None = None,
+        rate: float = 1.0,
+        where: Callable[[str], bool] = lambda key: True,
+        value: object = None,
+    ) -> None:
+        """Add a fault."""
+        self.rules.append(Rule(kind, times, rate, where, value))
+
+    def pick(self, key: str) -> Rule | None:
+        """Return the fault that a request for a key meets."""
+        for rule in self.rules:
+            if rule.times == 0 or not rule.where(key) or (rule.rate < 1 and self._random.random() >= rule.rate):
+                continue
+            if rule.times is not None:
+                rule.times -= 1
+            return rule
+        return None
+
+
+class ObjectServer:
+    """The buckets and the counts of a server. Tests on other threads may read and change them."""
+
+    def __init__(
+        self, faults: Faults | None = None, *, page: int = 1000, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.faults = faults or Faults()
+        self.tls = tls
+        self.page = page
+        """Number of keys in a page of a listing."""
+        self.buckets: dict[str, dict[str, bytes]] = {}
+        self.etags: dict[tuple[str, str], str] = {}
+        """Versions that are not made from the contents."""
+        self.requests: Counter[str] = Counter()
+        """Number of requests by kind: "GET", "HEAD", "LIST"."""
+        self.faulty: Counter[str] = Counter()
+        """Number of faults by kind."""
+        self.log: list[tuple[str, str, dict[str, str]]] = []
+        """Kind, key and headers of each request."""
+        self.sockets: set[asyncio.Transport] = set()
+        """Connections that are open."""
+        self.at_once = 0
+        """The largest number of requests that were answered at the same time."""
+        self.answering = 0
+        self.port = 0
+        self._changed = threading.Condition()
+
+    @property
+    def url(self) -> str:
+        """The address, as `endpoint=` takes it."""
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
+
+    def put(self, bucket: str, key: str, data: bytes) -> None:
+        """Put an object."""
+        self.buckets.setdefault(bucket, {})[key] = data
+
+    def etag(self, bucket: str, key: str) -> str:
+        """Return the version of an object."""
+        made = self.etags.get((bucket, key))
+        return made or f'"{hashlib.md5(self.buckets[bucket][key]).hexdigest()}"'
+
+    async def start(self) -> asyncio.Server:
+        """Listen on the running loop."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0, ssl=self.tls)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    def notify(self) -> None:
+        """Wake what waits in `wait_until`."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+        """Wait on another thread until something is so. Return whether it was so in time."""
+        with self._changed:
+            return self._changed.wait_for(condition, seconds)
+
+    def wait_closed(self) -> bool:
+        """Wait until no connection is open."""
+        return self.wait_until(lambda: not self.sockets)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, server: ObjectServer) -> None:
+        self._server = server
+        self._buffer = b""
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.sockets.add(transport)
+        self._server.notify()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.sockets.discard(self._transport)
+        for timer in self._timers:
+            timer.cancel()
+        self._server.notify()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head, self._buffer = self._buffer[:end].decode("latin-1"), self._buffer[end + 4 :]
+            self._request(*head.split("\r\n"))
+
+    def _request(self, first: str, *lines: str) -> None:
+        method, target, _ = first.split(" ")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        path, _, query = target.partition("?")
+        bucket, _, key = unquote(path).lstrip("/").partition("/")
+        kind = "LIST" if "list-type" in query else method
+        server = self._server
+        server.requests[kind] += 1
+        server.log.append((kind, key, headers))
+        server.answering += 1
+        server.at_once = max(server.at_once, server.answering)
+        rule = server.faults.pick(key)
+        delay = server.faults.delay
+        if rule is not None:
+            server.faulty[rule.kind] += 1
+            if rule.kind == "delay":
+                assert isinstance(rule.value, float)
+                delay += rule.value
+        server.notify()
+        if rule is not None and rule.kind == "stall":
+            return
+        answer = lambda: self._answer(kind, bucket, key, query, headers, rule)  # noqa: E731
+        if delay:
+            self._timers = [each for each in self._timers if not each.cancelled()][-8:]
+            self._timers.append(asyncio.get_running_loop().call_later(delay, answer))
+        else:
+            answer()
+
+    def _answer(
+        self, kind: str, bucket: str, key: str, query: str, headers: dict[str, str], rule: Rule | None
+    ) -> None:
+        server = self._server
+        server.answering -= 1
+        fault = "" if rule is None else rule.kind
+        if fault == "reset":
+            self._transport.abort()
+        elif fault.isdigit():
+            assert rule is not None
+            extra = {} if rule.value is None else {"Retry-After": str(rule.value)}
+            self._fail(int(fault), kind, extra)
+        elif fault == "redirect":
+            assert rule is not None
+            self._send(307, {"Location": str(rule.value)}, b"")
+        elif kind == "LIST":
+            self._list(bucket, query)
+        elif bucket not in server.buckets or key not in server.buckets[bucket]:
+            self._fail(404, kind)
+        else:
+            if fault == "changed":
+                server.etags[bucket, key] = f'"{server.faulty["changed"]}-new"'
+            self._object(kind, bucket, key, headers, fault)
+
+    def _object(self, kind: str, bucket: str, key: str, headers: dict[str, str], fault: str) -> None:
+        data = self._server.buckets[bucket][key]
+        etag = self._server.etag(bucket, key)
+        if headers.get("if-match", etag) != etag:
+            return self._fail(412, kind)
+        out = {"ETag": etag, "Last-Modified": DATE, "Accept-Ranges": "bytes"}
+        status, body = 200, data
+        if "range" in headers:
+            start, stop = _range(headers["range"], len(data))
+            if start >= len(data):
+                return self._fail(416, kind)
+            status, body = 206, data[start:stop]
+            if fault == "wrong range":
+                start, stop = start + 5, stop + 5
+            out["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+        if kind == "HEAD":
+            return self._send(status, out, b"", len(body))
+        if fault == "wrong length":
+            return self._send(status, out, body[: len(body) // 2])
+        if fault in {"cut", "stall in the body"}:
+            self._send(status, out, body[: len(body) // 2], len(body))
+            if fault == "cut":
+                self._transport.close()
+            return None
+        return self._send(status, out, body)
+
+    def _list(self, bucket: str, query: str) -> None:
+        options = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
+        keys = self._server.buckets.get(bucket)
+        if keys is None:
+            return self._fail(404, "LIST")
+        prefix = options.get("prefix", "")
+        after = options.get("continuation-token", options.get("start-after", ""))
+        found = sorted(key for key in keys if key.startswith(prefix) and key > after)
+        page = found[: self._server.page]
+        more = len(found) > len(page)
+        contents = "".join(
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{ISO_DATE}</LastModified>"
+            f"<ETag>{escape(self._server.etag(bucket, key))}</ETag><Size>{len(keys[key])}</Size></Contents>"
+            for key in page
+        )
+        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
+        text = (
+            f'<?xml version="1.0"?><ListBucketResult><Name>{bucket}</Name><Prefix>{escape(prefix)}</Prefix>'
+            f"<KeyCount>{len(page)}</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>"
+            f"{token}{contents}</ListBucketResult>"
+        )
+        return self._send(200, {"Content-Type": "application/xml"}, text.encode())
+
+    def _fail(self, status: int, kind: str, extra: dict[str, str] | None = None) -> None:
+        code = CODES.get(status, "Error")
+        text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'
+        self._send(
+            status, {"Content-Type": "application/xml", **(extra or {})}, b"" if kind == "HEAD" else text.encode()
+        )
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes, length: int | None = None) -> None:
+        if self._transport.is_closing():
+            return
+        lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Error')}"]
+        headers = {"Content-Length": str(len(body) if length is None else length), **headers}
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self._transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        if body:
+            self._transport.write(body)
+
+
+def _range(text: str, size: int) -> tuple[int, int]:
+    first, _, last = text.removeprefix("bytes=").partition("-")
+    if not first:
+        return max(0, size - int(last)), size
+    return int(first), min(size, int(last) + 1 if last else size)
+
+
+@contextmanager
+def serving(
+    faults: Faults | None = None, *, page: int = 1000, tls: ssl.SSLContext | None = None
+) -> Iterator[ObjectServer]:
+    """Run a server on a thread of its own. At the end, wait until its clients have closed their sockets."""
+    before = open_sockets()
+    made = ObjectServer(faults, page=page, tls=tls)
+    started: threading.Event = threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def main() -> None:
+        server = await made.start()
+        started.set()
+        await stop.wait()
+        server.close()
+        for each in list(made.sockets):
+            each.abort()
+        await asyncio.sleep(0)
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(main()), name="object server", daemon=True)
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield made
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
+        wait_for_sockets(before)
