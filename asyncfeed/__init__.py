@@ -18,11 +18,13 @@ from asyncfeed.errors import (
     Failure,
     PipelineError,
     StoreError,
+    Unavailable,
 )
+from asyncfeed.file_source import files
 from asyncfeed.formats.base import Decoder
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.reading.file import File
-from asyncfeed.sources import arrays, files, items
+from asyncfeed.sources import arrays, items
 from asyncfeed.tables import table
 from asyncfeed.weights import register_size
 
@@ -58,6 +60,7 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "StoreError",
+    "Unavailable",
     "arrays",
     "concat",
     "files",

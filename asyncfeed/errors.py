@@ -5,6 +5,7 @@
     AsyncfeedError
     ├── PipelineError(ValueError)   the description cannot run; raised by the call that wrote it
     ├── StoreError(OSError)         reading from storage failed
+    │   ├── Unavailable             the store did not answer as it should; another try may succeed
     │   └── Corrupt                 the bytes are damaged, or changed since the file was listed
     └── ClosedError                 used after it was closed; never raised for the end of the data
 
@@ -29,6 +30,24 @@ class PipelineError(AsyncfeedError, ValueError):
 
 class StoreError(AsyncfeedError, OSError):
     """Reading from storage failed."""
+
+
+class Unavailable(StoreError):
+    """The store did not answer as it should. The same request may succeed later.
+
+    `kind` says what happened:
+
+    * "throttled": the store asked for fewer requests (429, 503).
+    * "timeout": no answer, or no further byte, in time.
+    * "connection": no connection, or it was closed before the answer.
+    * "interrupted": the connection was closed before the end of the contents.
+    * "server": an error of the server (another 5xx).
+    * "other": a failure that no name is known for.
+    """
+
+    def __init__(self, *args: object, kind: str = "other") -> None:
+        super().__init__(*args)
+        self.kind = kind
 
 
 class Corrupt(StoreError):

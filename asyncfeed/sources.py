@@ -1,4 +1,4 @@
-"""Sources of items: files, iterables, arrays."""
+"""Sources of items: iterables, sequences, arrays."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.given import check_source, explain_missing
 from asyncfeed.numbered import KERAS, QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
 from asyncfeed.pipeline import Pipeline
-from asyncfeed.reading.file import File
-from asyncfeed.reading.listing import FileList, Pattern, expand
 from asyncfeed.stages.base import Source, show
 from asyncfeed.stages.steps import Asked, Concurrency, Indexed, OnError, Opening, Reading
 from asyncfeed.trees import flatten, leaf_name, unflatten
@@ -40,64 +38,6 @@ class _AwaitedByNumber(Protocol[T_co]):
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> Awaitable[T_co]: ...
-
-
-# -- files
-
-
-@dataclass(frozen=True)
-class Files(Source):
-    """Files that were listed when the pipeline was described."""
-
-    patterns: Any
-    root: str | None = None
-    found: FileList = field(default_factory=lambda: FileList([], [], []), repr=False)
-
-    method: ClassVar[str] = "files"
-    positional: ClassVar[tuple[str, ...]] = ("patterns",)
-
-    delivers_files: ClassVar[bool] = True
-
-    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return `Unknown`: files have no axes."""
-        return Unknown()
-
-    def indexed(self) -> Indexed:
-        """Return the files by number."""
-        found = self.found
-        return Numbered(len(found), found.pick, name=lambda place: found[place].path)
-
-
-def files(patterns: Pattern | Iterable[Pattern], *, root: Pattern | None = None) -> Pipeline[File]:
-    """Read from local files, as `File`s to `load`.
-
-    Call it on a thread if a loop runs: it lists the files here, once, with a system call for the size of each.
-
-    Args:
-        patterns: A path, a pattern, or a list of both. Patterns (`*`, `?`, `[...]`, `{a,b}`, `**`) match files,
-            never directories.
-        root: The folder that files found through links must lie below. By default it is the fixed part of the
-            pattern.
-
-    Raises:
-        PipelineError: A pattern matches nothing, a link leads outside, or the path is one of an object store.
-        FileNotFoundError: A path does not exist.
-        IsADirectoryError: A path is a directory.
-
-    Order:
-        The files of a pattern are sorted. A list keeps its order.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> _ = (folder / "b.txt").write_text("B"), (folder / "a.txt").write_text("A")
-        >>> list(files(f"{folder}/*.txt").map(lambda file: file.size))
-        [1, 1]
-    """
-    if not isinstance(patterns, str | os.PathLike | Iterable):
-        raise PipelineError(f"files: takes a path, a pattern, or a list of them, not {patterns!r}")
-    given = patterns if isinstance(patterns, str | os.PathLike) else tuple(patterns)
-    return Pipeline(Files(given, None if root is None else os.fspath(root), expand(given, root)))
 
 
 # -- items

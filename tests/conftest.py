@@ -15,6 +15,10 @@ from asyncfeed.testing import Leaks, end_kept_processes, run_virtual
 from tests.eager import HAS_EAGER_TASKS, eagerly
 
 try:
+    import obstore.store
+except ImportError:  # an extra
+    obstore = None
+try:
     import uvloop
 except ImportError:  # it does not exist for Windows
     uvloop = None
@@ -81,9 +85,13 @@ def _as_it_is(main: Coroutine[Any, Any, Any] | Callable[[], Coroutine[Any, Any, 
 
 @pytest.fixture(autouse=True, scope="session")
 def made_once() -> None:
-    """Make what a process makes once and keeps, so that no test is blamed: libuv's pipe for signals."""
+    """Make what a process makes once and keeps, so that no test is blamed: libuv's pipe, the threads of obstore."""
     if uvloop is not None:
         uvloop.new_event_loop().close()
+    if obstore is not None:
+        store = obstore.store.MemoryStore()
+        store.put("a", b"1")
+        store.get("a")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -19,7 +19,7 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 # A part may import its own layer and those after it. A new part must be given a layer here.
 LAYERS = (
     {"__init__", "cli", "testing"},
-    {"bridges", "combine", "sources", "tables"},
+    {"bridges", "combine", "file_source", "sources", "tables"},
     {"pipeline", "batching", "calling", "description", "epochs", "outputs", "feed", "running", "session"},
     {"engine"},
     {"stages"},
@@ -45,7 +45,14 @@ IMPORTS_ALL = {"engine/everything.py"}  # so that a run imports nothing later; i
 
 NO_ASYNCIO = {"stages", "formats", "reading", "stacking"}
 # What of these is for the loop: readers that are called there, and the streams that they give.
-FOR_THE_LOOP = {"reading/threaded.py", "reading/stream.py"}
+FOR_THE_LOOP = {
+    "reading/threaded.py",
+    "reading/stream.py",
+    "reading/obstore_reader.py",
+    "reading/obstore_listing.py",
+    "reading/requests.py",
+    "reading/copies.py",
+}
 # Stages decide and decoders decode; what they work on is opened and read by `reading`.
 NO_IO = {"stages", "formats"}
 IO_MODULES = {"threading", "socket", "subprocess", "mmap", "tempfile", "shutil", "aiofiles"}
@@ -75,7 +82,7 @@ CALLS = {
     ),
     "ensure_future": STARTS_OTHERS,
     # On the engine's threads where there is an engine: a stream may also be read without one.
-    "run_in_executor": (*STARTS_OTHERS, "reading/stream.py"),
+    "run_in_executor": (*STARTS_OTHERS, "reading/stream.py", "reading/copies.py"),
     "to_thread": STARTS_OTHERS,
     "run_coroutine_threadsafe": STARTS_OTHERS,
     "ThreadPoolExecutor": (),

@@ -16,7 +16,7 @@ import asyncfeed.reading
 
 PUBLIC = """
 AsyncfeedError ClosedError Coordinator Corrupt Decoder Epoch Epochs Failure Feed FeedStats File Pipeline PipelineError StoreError
-arrays concat files items json lines mix npy npz pydataset queue_dataset raw register_size table text
+Unavailable arrays concat files items json lines mix npy npz pydataset queue_dataset raw register_size table text
 threadsafe threadsafe_generator
 """.split()
 
@@ -65,7 +65,10 @@ def test_importing_brings_no_framework_and_no_loop() -> None:
     ("package", "names"),
     [
         (asyncfeed.formats, "Decoder Header Layout StreamDecoder"),
-        (asyncfeed.reading, "AsyncReader Buffers ByteStream Bytes File MemoryStore Range Reader Store"),
+        (
+            asyncfeed.reading,
+            "AsyncReader Buffers ByteStream Bytes File MemoryStore ObjectStore Range Reader Store",
+        ),
     ],
 )
 def test_a_format_or_a_store_of_ones_own_needs_only_these_names(package: ModuleType, names: str) -> None:

@@ -76,10 +76,11 @@ class Resources:
                 if isinstance(made, AsyncReader):
                     self._on_loop[store], self._readers[store] = made, _OnLoop(self, made)
                 else:
-                    self._on_loop[store], self._readers[store] = ThreadedReader(made, self._submit), made
+                    self._on_loop[store], self._readers[store] = ThreadedReader(made, self.submit), made
             return self._readers[store], self._on_loop[store]
 
-    def _submit(self, fn: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def submit(self, fn: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Start a call on a thread of the run, and return its future; on the loop."""
         return self._threads.submit(getattr(fn, "__name__", "a read"), fn, *args)
 
     async def _open(self, shared: _OnLoop) -> None:

@@ -6,6 +6,8 @@ Each thing has one place:
 * `listing.py`, `glob.py`: from paths and patterns to files of the local disk.
 * `reader.py`: what a `Store`, a `Reader` and an `AsyncReader` are.
 * `local.py`, `opener.py`: the local disk. `memory.py`: bytes that are in memory already.
+* `urls.py`, `objects.py`: from a URL to the store that it names. `keys.py`: many objects, and patterns of them.
+* `obstore_*.py`: object stores through obstore: its client, its errors, the reader, the listing.
 * `scope.py`: which reader the code of a run gets for a file. `stream.py`: the bytes of a file, read in order.
 
 Ownership, and when each thing is closed:
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.memory import MemoryStore
+from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, Reader, Store
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ __all__ = [
     "Bytes",
     "File",
     "MemoryStore",
+    "ObjectStore",
     "Range",
     "Reader",
     "Store",

@@ -153,7 +153,9 @@ def _checked(given: object) -> str:
     url = _URL.match(text)
     if url:  # only the scheme is shown: the rest may hold a password
         scheme = url[1].lower()
-        fix = "write a plain path" if scheme == "file" else "object stores are not in this version; copy the files"
+        fix = (
+            "write a plain path" if scheme == "file" else "files(...) reads it if all paths are URLs of one store"
+        )
         raise PipelineError(f"files: {scheme}://... is not a local path: {fix}")
     return text
 

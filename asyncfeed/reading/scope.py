@@ -7,15 +7,18 @@ with the run's readers, on the run's threads. Outside a run `current` is None, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncfeed.errors import StoreError
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.local import LocalReader
 from asyncfeed.reading.reader import AsyncReader, Reader, Store, value
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Scope(Protocol):
@@ -27,6 +30,10 @@ class Scope(Protocol):
 
     async def async_reader(self, store: Store | None) -> AsyncReader:
         """Return the reader of a store, opened. Its methods are called on the run's loop."""
+        ...
+
+    def submit(self, fn: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Start a call on one of the run's threads, and return its future. Call this on the run's loop."""
         ...
 
 

@@ -10,13 +10,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import pytest
 
 import asyncfeed as af
+from asyncfeed.reading.fsspec_store import FsspecStore
 from asyncfeed.reading.memory import MemoryStore
+from asyncfeed.reading.objects import ObjectStore
+from asyncfeed.reading.obstore_client import connect
 from asyncfeed.reading.reader import AsyncReader, Reader, Store
 from asyncfeed.reading.scope import new_reader
 from asyncfeed.reading.threaded import ThreadedReader
+from tests.servers import moto
+from tests.servers.files import open_sockets, wait_for_sockets
+from tests.servers.objects import serving
 
 
 class Folder:
@@ -35,6 +43,9 @@ class Folder:
 
     def file(self, name: str, size: int | None = None) -> af.File:
         return af.File(self.path(name), size, store=self.store)
+
+    def close(self) -> None:
+        """End what the folder needed."""
 
 
 class LocalFolder(Folder):
@@ -137,10 +148,108 @@ class SlowFolder(MemoryFolder):
         self.store = SlowStore(self._contents)  # type: ignore[assignment]
 
 
+class ObjectFolder(Folder):
+    """Objects in memory, read with obstore."""
+
+    store: ObjectStore
+
+    def __init__(self, _: Path) -> None:
+        obstore = pytest.importorskip("obstore.store")
+        self._client = obstore.MemoryStore()
+        self.store = ObjectStore("memory://", client=self._client)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._client.put(name, data)
+
+    def remove(self, name: str) -> None:
+        self._client.delete(name)
+
+    def path(self, name: str) -> str:
+        return f"{self.store.url}/{name}"
+
+
+class ServerFolder(ObjectFolder):
+    """Objects of a server that speaks S3, read with obstore."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, _: Path) -> None:
+        pytest.importorskip("obstore")
+        self._serving = serving()
+        self.server = self._serving.__enter__()
+        self.server.buckets["bucket"] = {}
+        self.store = ObjectStore("s3://bucket", endpoint=self.server.url, anonymous=True, **self.options)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.server.put("bucket", name, data)
+
+    def remove(self, name: str) -> None:
+        del self.server.buckets["bucket"][name]
+
+    def close(self) -> None:
+        assert self.server.wait_closed()
+        self._serving.__exit__(None, None, None)
+
+
+class VersionFolder(ServerFolder):
+    options: ClassVar[dict[str, Any]] = {"verify": "etag"}
+
+
+class WebFolder(ServerFolder):
+    """The same server as a plain web server."""
+
+    def __init__(self, where: Path) -> None:
+        super().__init__(where)
+        self.store = ObjectStore(self.server.url, allow_http=True)
+
+    def path(self, name: str) -> str:
+        return f"{self.store.url}/bucket/{name}"
+
+
+class MotoFolder(ObjectFolder):
+    """Moto's S3."""
+
+    def __init__(self, _: Path) -> None:
+        pytest.importorskip("obstore")
+        self._open = open_sockets()
+        self._bucket = moto.new_bucket()
+        self.store = ObjectStore(f"s3://{self._bucket}", endpoint=moto.endpoint(), options=moto.CREDENTIALS)
+        self._client = connect(self.store)
+
+    def close(self) -> None:
+        del self._client
+        wait_for_sockets(self._open)
+
+
+class FsspecFolder(Folder):
+    """Files in the memory of fsspec."""
+
+    def __init__(self, _: Path) -> None:
+        fsspec = pytest.importorskip("fsspec")
+        self._fs = fsspec.filesystem("memory", skip_instance_cache=True)
+        self._fs.store.clear()  # all of them share one
+        self.store: FsspecStore = FsspecStore(self._fs)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._fs.pipe_file(f"/{name}", data)
+
+    def remove(self, name: str) -> None:
+        self._fs.rm_file(f"/{name}")
+
+    def path(self, name: str) -> str:
+        return f"memory:///{name}"
+
+
 KINDS: dict[str, Callable[[Path], Folder]] = {
     "local": LocalFolder,
     "memory": MemoryFolder,
     "on the loop": SlowFolder,
+    "obstore memory": ObjectFolder,
+    "obstore S3": ServerFolder,
+    "obstore S3 by etag": VersionFolder,
+    "obstore web": WebFolder,
+    "obstore moto": MotoFolder,
+    "fsspec memory": FsspecFolder,
 }
 
 

@@ -278,8 +278,8 @@ def test_something_that_is_no_path_is_refused(thing: object) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https", "S3"])
-def test_object_stores_are_refused_and_no_secret_is_shown(scheme: str) -> None:
-    with pytest.raises(PipelineError, match="object stores are not in this version") as caught:
+def test_urls_are_no_local_paths_and_no_secret_is_shown(scheme: str) -> None:
+    with pytest.raises(PipelineError, match="is not a local path") as caught:
         expand(f"{scheme}://user:secret@bucket/*.npy?token=secret")
     assert "secret" not in str(caught.value)
 

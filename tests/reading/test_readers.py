@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,18 @@ DATA = b"0123456789"
 Call = Callable[..., Any]
 
 
+# A server that outlives a test is started before the test looks what is open.
+pytestmark = pytest.mark.usefixtures("moto_server")
+
+
 @pytest.fixture(params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
     made = KINDS[request.param](tmp_path)
     made.write("a", DATA)
     made.write("b", b"bb")
     made.write("empty", b"")
-    return made
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=["loop", "thread"])

@@ -11,6 +11,7 @@ def test_the_tree_is_as_drawn() -> None:
     for error, bases in {
         errors.PipelineError: (errors.AsyncfeedError, ValueError),
         errors.StoreError: (errors.AsyncfeedError, OSError),
+        errors.Unavailable: (errors.StoreError,),
         errors.Corrupt: (errors.StoreError,),
         errors.ClosedError: (errors.AsyncfeedError,),
     }.items():
@@ -26,4 +27,4 @@ def test_no_other_error_is_public() -> None:
         for name in dir(af)
         if isinstance(getattr(af, name), type) and issubclass(getattr(af, name), Exception)
     }
-    assert public == {"AsyncfeedError", "PipelineError", "StoreError", "Corrupt", "ClosedError"}
+    assert public == {"AsyncfeedError", "PipelineError", "StoreError", "Unavailable", "Corrupt", "ClosedError"}

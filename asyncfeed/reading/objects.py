@@ -1,0 +1,125 @@
+"""An object store as a value: which one, how it is reached, and what is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.reading.file import File
+from asyncfeed.reading.reader import Store
+from asyncfeed.reading.urls import WEB, Location, check_endpoint, check_host, parse
+
+if TYPE_CHECKING:
+    from asyncfeed.reading.obstore_reader import ObstoreReader
+
+Verify = Literal["size", "etag"]
+MAX_REQUESTS = 64
+"""Number of requests that a reader has under way. At 30 ms each, 64 are some 2,000 small objects a second. More
+need more sockets and more memory; fewer leave the network idle."""
+
+
+@dataclass(frozen=True, repr=False)
+class ObjectStore(Store):
+    """A bucket of S3, Google Cloud Storage or Azure, or a web server. It needs the extra `asyncfeed[cloud]`.
+
+    The path of a file is its URL. A store is pickled without secrets, unless `options` or `credential_provider`
+    hold some.
+
+    Args:
+        url: Scheme and bucket, such as `s3://bucket`.
+        endpoint: The address of a server that speaks the protocol of S3, of Google Cloud Storage or of Azure. An
+            `http://` address is allowed here, and so is a private one.
+        allow_http: Whether `http://` URLs are read.
+        anonymous: Whether requests are not signed. Otherwise credentials are needed.
+        verify: "size" compares the size of each object with the listed one. "etag" compares the version, too, and
+            takes about 1.5 times as long for small objects.
+        credential_provider: A function, sync or async, that returns credentials as `obstore.auth` describes.
+        options: Settings of obstore for this kind of store, such as `region`.
+        client_options: Settings of obstore's HTTP client, such as `proxy_url`.
+        max_requests: Number of requests that a run has under way.
+        client: An obstore store to use, for `memory://`.
+
+    Example:
+        >>> ObjectStore("s3://bucket", anonymous=True, options={"region": "eu-west-1"})
+        ObjectStore('s3://bucket', anonymous=True, options=<region>)
+    """
+
+    url: str
+    endpoint: str | None = None
+    allow_http: bool = False
+    anonymous: bool = False
+    verify: Verify = "size"
+    credential_provider: Callable[[], Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    client_options: Mapping[str, Any] = field(default_factory=dict)
+    max_requests: int = MAX_REQUESTS
+    client: Any = None
+
+    def __post_init__(self) -> None:
+        scheme, _, name = self.url.partition("://")
+        base, key = parse(f"{scheme}://{name.rstrip('/')}/key")
+        if key != "key":
+            raise PipelineError("files: an ObjectStore is a whole bucket or host, without a folder")
+        object.__setattr__(self, "url", base)
+        check_host(base, allow_http=self.allow_http, endpoint=self.endpoint is not None)
+        if self.endpoint is not None:
+            check_endpoint(self.endpoint)
+            object.__setattr__(self, "endpoint", self.endpoint.rstrip("/"))
+            if self.scheme in WEB and self.endpoint != base:
+                raise PipelineError("files: the endpoint of a web server is the server itself")
+        if self.verify not in ("size", "etag"):
+            raise PipelineError(f'files: verify must be "size" or "etag", not {self.verify!r}')
+        if not isinstance(self.max_requests, int) or self.max_requests < 1:
+            raise PipelineError(f"files: max_requests must be at least 1, not {self.max_requests!r}")
+        if (self.scheme == "memory") != (self.client is not None):
+            raise PipelineError(
+                "files: memory:// needs client=, an obstore MemoryStore, and other schemes take none"
+            )
+        if self.anonymous and self.credential_provider is not None:
+            raise PipelineError("files: anonymous=True sends no credentials, so leave credential_provider out")
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the store."""
+        return self.url.partition(":")[0]
+
+    def file(self, key: str, size: int | None = None, etag: str | None = None) -> File:
+        """Return the object of a key, without a request.
+
+        >>> ObjectStore("s3://bucket").file("a.npy").path
+        's3://bucket/a.npy'
+        """
+        return File(f"{self.url}/{key}", size, etag=etag, store=self)
+
+    def key(self, file: File) -> str:
+        """Return the name of a file in this store. Raises `PipelineError` if its URL is of another store."""
+        start = f"{self.url}/"
+        if self.scheme not in WEB and file.path.startswith(start):
+            return file.path[len(start) :]
+        location: Location = parse(file.path)
+        if location.base != self.url:
+            raise PipelineError(f"{location.base} is not {self.url}, which was to read it")
+        return location.key
+
+    def reader(self) -> ObstoreReader:
+        """Return a reader. It opens nothing before it is used."""
+        from asyncfeed.reading.obstore_reader import ObstoreReader  # noqa: PLC0415 - it knows the event loop
+
+        return ObstoreReader(self)
+
+    def __hash__(self) -> int:
+        return hash((self.url, self.endpoint))
+
+    def __repr__(self) -> str:
+        shown = [repr(self.url)]
+        shown += [f"endpoint={self.endpoint!r}"] if self.endpoint is not None else []
+        shown += ["allow_http=True"] if self.allow_http else []
+        shown += ["anonymous=True"] if self.anonymous else []
+        shown += ['verify="etag"'] if self.verify == "etag" else []
+        shown += ["credential_provider=..."] if self.credential_provider is not None else []
+        for name in ("options", "client_options"):
+            held: Mapping[str, Any] = getattr(self, name)
+            shown += [f"{name}=<{', '.join(sorted(held))}>"] if held else []
+        return f"ObjectStore({', '.join(shown)})"

@@ -1,0 +1,118 @@
+"""Makes an obstore client of an `ObjectStore`."""
+
+from __future__ import annotations
+
+import errno
+import os
+from datetime import timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from asyncfeed.errors import PipelineError, StoreError
+from asyncfeed.reading.urls import WEB
+
+if TYPE_CHECKING:
+    from asyncfeed.reading.objects import ObjectStore
+
+CONNECT_SECONDS = 5
+"""Time for a connection. A longer time delays the report of a server that is gone."""
+READ_SECONDS = 20
+"""Time between two bytes, and before the first one. A store that is shorter of capacity takes seconds."""
+REQUEST_SECONDS = 120
+"""Time for a whole request, with its contents of at most 16 MB. A slower line needs a longer time."""
+LISTING_RETRIES = 4
+"""Number of times that obstore itself repeats a request of a listing."""
+
+
+used = False
+"""Whether this process has made a client."""
+stranded = False
+"""Whether this process was forked from one that had. It lacks the threads of obstore, so requests would hang."""
+
+
+def _forked() -> None:
+    global stranded
+    stranded = stranded or used
+
+
+if hasattr(os, "register_at_fork"):  # or else there is no fork
+    os.register_at_fork(after_in_child=_forked)
+
+
+def installed(module: str, extra: str) -> Any:
+    """Return a module. If it is missing, raise `PipelineError` that says which extra to install."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise
+        raise PipelineError(
+            f"this needs {module.partition('.')[0]}, which is not installed: pip install 'asyncfeed[{extra}]'"
+        ) from None
+
+
+def connect(store: ObjectStore, *, retries: int = 0) -> Any:
+    """Return an obstore client. It opens no connection before its first request.
+
+    Reads take no retries of obstore's: they would wait inside of a request, unseen.
+
+    Raises `PipelineError` for options that obstore does not know, and shows no values. Raises `StoreError`
+    in a process that was forked after a store was used.
+    """
+    global used
+    if stranded:
+        raise StoreError(
+            f"{store!r}: this process was forked from one that had used an object store, so requests would hang; "
+            "start processes with the method 'spawn' or 'forkserver'"
+        )
+    used = True
+    made = installed("obstore.store", "cloud")
+    if store.client is not None:
+        return store.client
+    web = store.scheme in WEB
+    http = store.allow_http or (store.endpoint or "").startswith("http:")
+    client = {
+        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+        "read_timeout": timedelta(seconds=READ_SECONDS),
+        "timeout": timedelta(seconds=REQUEST_SECONDS),
+        **({"allow_http": True} if http else {}),
+        **store.client_options,
+    }
+    retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=60)}
+    settings: dict[str, Any] = {} if web else dict(store.options)
+    if store.anonymous and not web:
+        settings["skip_signature"] = True
+    if store.credential_provider is not None and not web:
+        settings["credential_provider"] = store.credential_provider
+    try:
+        return _made(made, store, settings, client, retry)
+    except Exception as error:
+        name = type(error).__name__
+        if name == "UnknownConfigurationKeyError":
+            raise PipelineError(f"{store!r}: obstore does not know one of the options") from None
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            raise
+        raise PipelineError(f"{store!r}: obstore takes no such options or credentials ({name})") from None
+
+
+def _made(
+    made: Any, store: ObjectStore, settings: dict[str, Any], client: dict[str, Any], retry: dict[str, Any]
+) -> Any:
+    both = {"client_options": client, "retry_config": retry}
+    name = store.url.partition("://")[2]
+    if store.scheme in WEB:
+        return made.HTTPStore(store.url, **both)
+    if store.scheme == "s3":
+        if store.endpoint is not None:
+            settings = {"endpoint": store.endpoint, "virtual_hosted_style_request": False, **settings}
+        return made.S3Store(name, **settings, **both)
+    if store.scheme == "gs":
+        if store.endpoint is not None:
+            settings = {"base_url": store.endpoint, **settings}
+        return made.GCSStore(name, **settings, **both)
+    container, _, account = name.partition("@")
+    if account:
+        settings = {"account_name": account.partition(".")[0], **settings}
+    if store.endpoint is not None:
+        settings = {"endpoint": store.endpoint, **settings}
+    return made.AzureStore(container, **settings, **both)

@@ -1,0 +1,151 @@
+"""The requests of a reader: how many are under way, in which order they are taken, and that all of them end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncfeed.reading.copies import Copies
+from asyncfeed.reading.requests import Requests
+from tests.conftest import Run
+
+
+class Taken:
+    """Notes what it is handed."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[int, Any]] = []
+
+    def take(self, item: int, outcome: Any) -> None:
+        self.outcomes.append((item, outcome))
+
+    def pause(self) -> None:
+        pass
+
+
+class Client:
+    """Answers each request after a time that its number decides. It counts what is under way."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.now = self.most = self.cancelled = 0
+
+    def start(self, number: int) -> asyncio.Future[int]:
+        if number == 13:
+            raise ValueError("no such name")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
+        self.begun.append(number)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        future.add_done_callback(self._ended)
+        loop.call_later(number * 7919 % 11 / 1000, self._answer, future, number)
+        return future
+
+    def _answer(self, future: asyncio.Future[int], number: int) -> None:
+        if not future.done():
+            if number == 5:
+                future.set_exception(OSError("five"))
+            else:
+                future.set_result(number)
+
+    def _ended(self, future: asyncio.Future[int]) -> None:
+        self.now -= 1
+        self.cancelled += future.cancelled()
+
+
+def test_outcomes_come_in_order_and_the_limit_holds_for_all_calls_together(run: Run) -> None:
+    async def main() -> None:
+        client, requests = Client(), Requests(4)
+        taken = [Taken() for _ in range(3)]
+        async with asyncio.TaskGroup() as group:
+            for each in taken:
+                group.create_task(requests.run(range(20), client.start, each))
+        assert client.most == 4
+        assert client.now == 0
+        for each in taken:
+            assert [item for item, _ in each.outcomes] == list(range(20))
+            assert [outcome for item, outcome in each.outcomes if item not in {5, 13}] == [
+                number for number in range(20) if number not in {5, 13}
+            ]
+            assert [type(each.outcomes[at][1]) for at in (5, 13)] == [OSError, ValueError]
+
+    run(main)
+
+
+def test_a_call_that_is_cancelled_gives_its_places_back(run: Run) -> None:
+    """Wherever it is: while its requests are under way, or while it waits for a place."""
+
+    async def main() -> None:
+        for turns in range(12):
+            client, requests = Client(), Requests(2)
+            calls = [asyncio.ensure_future(requests.run(range(8), client.start, Taken())) for _ in range(3)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for call in calls[: turns % 4]:
+                call.cancel()
+            done = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(each) for each in done[: turns % 4]] == [asyncio.CancelledError] * min(3, turns % 4)
+            assert client.now == 0
+            last = Taken()
+            await requests.run(range(8), client.start, last)
+            assert [item for item, _ in last.outcomes] == list(range(8))
+            assert client.most <= 2
+
+    run(main)
+
+
+def test_one_request_waits_for_a_place_and_a_request_ahead_takes_only_a_free_one(run: Run) -> None:
+    async def main() -> None:
+        client, requests = Client(), Requests(1)
+        first = requests.start(client.start, 3)
+        assert first is not None
+        assert requests.start(client.start, 4) is None
+        assert await requests.one(client.start, 6) == 6
+        assert first.done()
+        with pytest.raises(OSError, match="five"):
+            await requests.one(client.start, 5)
+        with pytest.raises(ValueError, match="no such name"):
+            await requests.one(client.start, 13)
+        waiting = asyncio.ensure_future(requests.one(client.start, 9))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert (client.now, waiting.cancelled()) == (0, True)
+        last = requests.start(client.start, 8)
+        assert last is not None
+        await requests.close()
+        assert last.cancelled()
+
+    run(main)
+
+
+def test_requests_are_dropped_without_their_loop() -> None:
+    client, requests = Client(), Requests(3)
+    loop = asyncio.new_event_loop()
+
+    async def main() -> list[asyncio.Future[int] | None]:
+        return [requests.start(client.start, number) for number in (1, 2, 3)]
+
+    begun = loop.run_until_complete(main())
+    loop.close()
+    requests.abandon()
+    assert all(each is not None and each.cancelled() for each in begun)
+
+
+def test_what_is_copied_on_threads_is_there_when_it_is_settled(run: Run) -> None:
+    async def main() -> None:
+        sizes = [10, 70_000, 1_500_000, 65_537, 65_536, 0]
+        sources = [bytes([at + 1]) * size for at, size in enumerate(sizes)]
+        rooms = [bytearray(size) for size in sizes]
+        copies = Copies()
+        for source, room in zip(sources, rooms, strict=True):
+            half = len(room) // 2
+            copies.add(memoryview(source), (memoryview(room)[:half], memoryview(room)[half:]))
+        copies.flush()
+        await copies.settle()
+        assert rooms == sources
+
+    run(main)
