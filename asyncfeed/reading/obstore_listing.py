@@ -18,6 +18,7 @@ from asyncfeed.reading.obstore_errors import translate
 from asyncfeed.reading.obstore_reader import ObstoreReader
 from asyncfeed.reading.reader import value
 from asyncfeed.reading.urls import WEB, parse
+from asyncfeed.reading.versioned import quoted
 
 CHUNK = 1000
 """Number of objects that one turn of the loop lists. A page of S3 has as many."""
@@ -124,10 +125,11 @@ async def _list(client: Any, folder: str, match: Any, found: ObjectList) -> None
                 found.append(*empty)
             empty = None
             if match(key):
+                etag = quoted(each["e_tag"])
                 if size:
-                    found.append(key, size, each["e_tag"])
+                    found.append(key, size, etag)
                 else:  # an object that stands for a folder is followed by what is in it
-                    empty = key, size, each["e_tag"]
+                    empty = key, size, etag
     if empty is not None:
         found.append(*empty)
 

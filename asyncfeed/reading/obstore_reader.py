@@ -20,7 +20,7 @@ from asyncfeed.reading.obstore_errors import is_beyond, is_changed, translate
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, changed, ends_before, value, wrong_size
 from asyncfeed.reading.requests import Pending, Requests, end
 from asyncfeed.reading.urls import WEB
-from asyncfeed.reading.versioned import Contents, Versioned
+from asyncfeed.reading.versioned import Contents, Versioned, condition, quoted
 
 if TYPE_CHECKING:
     from asyncfeed.reading.objects import ObjectStore
@@ -156,9 +156,7 @@ class ObstoreReader(AsyncReader):
         return future
 
     def _versioned(self, part: Part) -> Pending:
-        options: dict[str, Any] = {}
-        if part.file.etag is not None:
-            options["if_match"] = part.file.etag
+        options: dict[str, Any] = dict(condition(part.file))
         if part.start >= 0:
             options["range"] = (part.start, part.stop)
         first: Pending = self._obstore.get_async(self._client, self._store.key(part.file), options=options)
@@ -220,7 +218,7 @@ class _Looks:
         if isinstance(outcome, Exception):
             self.outcomes.append(translate(outcome, file.path))
         else:
-            self.outcomes.append(File(file.path, outcome["size"], etag=outcome["e_tag"], store=file.store))
+            self.outcomes.append(File(file.path, outcome["size"], etag=quoted(outcome["e_tag"]), store=file.store))
 
     def pause(self) -> None:
         pass

@@ -11,6 +11,7 @@ from asyncfeed.reading.reader import changed
 if TYPE_CHECKING:
     import asyncio
 
+    from asyncfeed.reading.file import File
     from asyncfeed.reading.obstore_reader import Part
 
 
@@ -28,6 +29,20 @@ class Contents(NamedTuple):
         if wrong is None and len(self.body) != wanted:
             return Corrupt(f"{file.path}: {len(self.body)} bytes came where {wanted} were asked for")
         return wrong
+
+
+def quoted(etag: str | None) -> str | None:
+    """Return an etag as it stands in headers. Azure lists it without its quotes."""
+    return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
+
+
+def condition(file: File) -> dict[str, str]:
+    """Return the options that let the store compare the version of a file with the listed one.
+
+    A weak etag is not sent: it never matches. What comes is compared in any case.
+    """
+    etag = file.etag
+    return {} if etag is None or etag.startswith("W/") else {"if_match": etag}
 
 
 class Versioned:
@@ -58,7 +73,7 @@ class Versioned:
 
     def _ended(self, step: asyncio.Future[Any]) -> None:
         if not self._failed(step):
-            self.future.set_result(Contents(step.result(), self._meta["size"], self._meta["e_tag"]))
+            self.future.set_result(Contents(step.result(), self._meta["size"], quoted(self._meta["e_tag"])))
 
     def _failed(self, step: asyncio.Future[Any]) -> bool:
         """Pass on a failure. Return whether there is nothing to go on with."""

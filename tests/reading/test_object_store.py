@@ -161,6 +161,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     for how, expected in (("used", 1), ("unused", 0)):
         done = subprocess.run(
-            [sys.executable, "-c", code, how], capture_output=True, text=True, env=dict(os.environ)
+            [sys.executable, "-W", "ignore", "-c", code, how], capture_output=True, text=True, env=dict(os.environ)
         )
         assert (done.returncode, done.stderr) == (expected, "")

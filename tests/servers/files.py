@@ -8,8 +8,8 @@ import time
 
 def open_sockets() -> set[str]:
     """Return the sockets that this process has open."""
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
+    found: set[str] = set()
+    for fd in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
         try:
             name = os.readlink(f"/proc/self/fd/{fd}")
         except FileNotFoundError:

@@ -100,6 +100,8 @@ class ObjectServer:
         self.buckets: dict[str, dict[str, bytes]] = {}
         self.etags: dict[tuple[str, str], str] = {}
         """Versions that are not made from the contents."""
+        self.lists_quotes = True
+        """Whether a listing has the quotes around an etag. Azure's has none."""
         self.requests: Counter[str] = Counter()
         """Number of requests by kind: "GET", "HEAD", "LIST"."""
         self.faulty: Counter[str] = Counter()
@@ -229,7 +231,7 @@ class _Connection(asyncio.Protocol):
     def _object(self, kind: str, bucket: str, key: str, headers: dict[str, str], fault: str) -> None:
         data = self._server.buckets[bucket][key]
         etag = self._server.etag(bucket, key)
-        if headers.get("if-match", etag) != etag:
+        if "if-match" in headers and (headers["if-match"] != etag or etag.startswith("W/")):
             return self._fail(412, kind)
         out = {"ETag": etag, "Last-Modified": DATE, "Accept-Ranges": "bytes"}
         status, body = 200, data
@@ -264,7 +266,7 @@ class _Connection(asyncio.Protocol):
         more = len(found) > len(page)
         contents = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>{ISO_DATE}</LastModified>"
-            f"<ETag>{escape(self._server.etag(bucket, key))}</ETag><Size>{len(keys[key])}</Size></Contents>"
+            f"<ETag>{escape(self._listed_etag(bucket, key))}</ETag><Size>{len(keys[key])}</Size></Contents>"
             for key in page
         )
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
@@ -274,6 +276,10 @@ class _Connection(asyncio.Protocol):
             f"{token}{contents}</ListBucketResult>"
         )
         return self._send(200, {"Content-Type": "application/xml"}, text.encode())
+
+    def _listed_etag(self, bucket: str, key: str) -> str:
+        etag = self._server.etag(bucket, key)
+        return etag if self._server.lists_quotes else etag.strip('"')
 
     def _fail(self, status: int, kind: str, extra: dict[str, str] | None = None) -> None:
         code = CODES.get(status, "Error")
