@@ -13,6 +13,7 @@ import pytest
 
 from asyncfeed.testing import Leaks, end_kept_processes, run_virtual
 from tests.eager import HAS_EAGER_TASKS, eagerly
+from tests.servers import moto
 
 try:
     import obstore.store
@@ -92,6 +93,13 @@ def made_once() -> None:
         store = obstore.store.MemoryStore()
         store.put("a", b"1")
         store.get("a")
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[None]:
+    """Run moto's S3 in a process of its own, if moto is installed. It is started before a test looks what is open."""
+    with moto.running():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

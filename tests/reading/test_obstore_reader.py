@@ -45,7 +45,13 @@ def files_of(store: ObjectStore) -> list[af.File]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an object of 300 KB be a large one."""
-    for name, bytes_ in {"LARGE": 100_000, "PART": 64_000, "FIRST_BLOCK": 20_000, "NEAR": 1_000}.items():
+    for name, bytes_ in {
+        "LARGE": 100_000,
+        "PART": 64_000,
+        "FIRST_BLOCK": 20_000,
+        "BLOCK": 64_000,
+        "NEAR": 1_000,
+    }.items():
         monkeypatch.setattr(obstore_reader, name, bytes_)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +49,10 @@ def packed(*found: bytes) -> bytes:
 
 
 @pytest.fixture(params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
-    return KINDS[request.param](tmp_path)
+def folder(request: pytest.FixtureRequest, moto_server: None, tmp_path: Path) -> Iterator[Folder]:
+    made = KINDS[request.param](tmp_path)
+    yield made
+    made.close()
 
 
 def test_the_records_of_many_files_come_in_order(folder: Folder) -> None:
