@@ -251,6 +251,72 @@ def test_a_stream_reads_ahead_and_asks_for_larger_parts(server: ObjectServer) ->
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("wrong length", af.Corrupt),
+        ("503", af.Unavailable),
+        ("404", FileNotFoundError),
+        ("wrong range", af.Corrupt),
+    ],
+)
+def test_a_stream_that_fails_in_the_middle_raises_after_what_came(
+    server: ObjectServer, fault: str, error: type[Exception]
+) -> None:
+    server.faults.add(fault, where=lambda key: server.requests["GET"] > 1)
+    store = store_of(server)
+
+    async def main() -> None:
+        async with open_reader(store) as reader, aclosing(reader.stream(store.file("big", 300_000))) as blocks:
+            assert await anext(blocks) == BIG[:20_000]
+            with pytest.raises(error, match="bucket/big"):
+                await anext(blocks)
+
+    asyncio.run(main())
+
+
+def test_an_object_that_is_gone_is_missing_whatever_was_listed(server: ObjectServer) -> None:
+    """Also if it was empty, or is asked for by a version."""
+    server.put("bucket", "empty", b"")
+    store = store_of(server)
+
+    async def main() -> None:
+        async with open_reader(store) as reader:
+            listed: Any = await reader.look([store.file("empty"), store.file("big")])
+            assert [len(each) for each in await reader.read(listed)] == [0, 300_000]  # type: ignore[arg-type]
+            server.buckets["bucket"].clear()
+            for outcomes in (
+                await reader.read(listed),
+                await reader.read_into(listed, [[], [bytearray(300_000)]]),
+                await reader.read_ranges(listed[1], [(0, 1)]),
+                await reader.read_ranges(listed[1], [(5, 5)]),
+            ):
+                assert {type(each) for each in outcomes} == {FileNotFoundError}
+            with pytest.raises(FileNotFoundError):
+                await streamed(reader, listed[1])
+
+    asyncio.run(main())
+
+
+def test_a_redirect_is_followed_without_the_signature(server: ObjectServer) -> None:
+    """obstore has no option to refuse it: `docs/storage.md` says what that means."""
+    secret = {"access_key_id": "id", "secret_access_key": "CANARY"}
+    store = ObjectStore("s3://bucket", endpoint=server.url, options=secret)
+    with serving() as other:
+        other.put("bucket", "03", b"else")
+        server.faults.add("redirect", times=1, value=f"{other.url}/bucket/03")
+
+        async def main() -> None:
+            async with open_reader(store) as reader:
+                (found,) = await reader.read([store.file("03", 4)])
+                assert found.tobytes() == b"else"  # type: ignore[union-attr]
+
+        asyncio.run(main())
+        assert "authorization" in server.log[0][2]
+        assert "authorization" not in other.log[0][2]
+
+
 def test_a_loop_that_is_closed_hears_nothing_of_requests_under_way(server: ObjectServer) -> None:
     """obstore would print a traceback for each answer that comes after the end of its loop."""
     code = f"""

@@ -135,6 +135,25 @@ def test_requests_are_dropped_without_their_loop() -> None:
     assert all(each is not None and each.cancelled() for each in begun)
 
 
+@pytest.mark.parametrize("method", ["run", "one"])
+def test_a_coroutine_that_is_closed_cancels_its_requests_and_waits_for_nothing(run: Run, method: str) -> None:
+    """It may be closed by the garbage collector, which cannot wait."""
+
+    async def main() -> None:
+        client, requests = Client(), Requests(2)
+        call = (
+            requests.run(range(1, 8), client.start, Taken()) if method == "run" else requests.one(client.start, 1)
+        )
+        call.send(None)
+        assert client.now > 0
+        call.close()
+        await asyncio.sleep(0)
+        assert client.now == 0
+        assert client.cancelled > 0
+
+    run(main)
+
+
 def test_what_is_copied_on_threads_is_there_when_it_is_settled(run: Run) -> None:
     async def main() -> None:
         sizes = [10, 70_000, 1_500_000, 65_537, 65_536, 0]

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
@@ -159,9 +160,8 @@ class _Connection(asyncio.Protocol):
         self._timers: list[asyncio.TimerHandle] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._server.sockets.add(transport)
+        self._transport = cast("asyncio.Transport", transport)
+        self._server.sockets.add(self._transport)
         self._server.notify()
 
     def connection_lost(self, error: Exception | None) -> None:

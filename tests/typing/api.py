@@ -229,6 +229,7 @@ def check() -> None:
     assert_type(ints.map(fetch).flat_map(words), af.Pipeline[str])
     assert_type(ints.map(fetch).flat_map(str.split), af.Pipeline[str])
     assert_type(af.files("*.npy"), af.Pipeline[af.File])
+    assert_type(af.files("s3://bucket/*.npy", endpoint="http://127.0.0.1", anonymous=True), af.Pipeline[af.File])
     for item in ints:
         assert_type(item, int)
     with ints.map(fetch).open() as feed:
