@@ -12,6 +12,7 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.reading.objects import ObjectStore
+from asyncfeed.reading.obstore_errors import translate
 from tests.reading.readers import open_reader
 from tests.servers.certificates import self_signed
 from tests.servers.objects import ObjectServer, serving
@@ -121,3 +122,43 @@ def test_an_object_that_changed_is_corrupt_if_versions_are_compared(server: Obje
         assert isinstance(found, error) if error else len(found) == 10
         if error:
             assert "changed since it was listed (it was written to)" in str(found)
+
+
+class GenericError(Exception):
+    """Stands for obstore's, which is raised for nearly everything."""
+
+
+def answered(status: int, code: str) -> str:
+    return f"Generic S3 error: Server returned non-2xx status code: {status} Some: <Code>{code}</Code> CANARY"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "kind"),
+    [
+        (answered(503, "ServiceUnavailable"), af.Unavailable, "throttled"),
+        (answered(400, "SlowDown"), af.Unavailable, "throttled"),
+        (answered(400, "RequestTimeout"), af.Unavailable, "timeout"),
+        (answered(400, "ExpiredToken"), PermissionError, None),
+        (answered(404, "non-2xx status code: 503"), FileNotFoundError, None),
+        (answered(409, "Conflict"), af.StoreError, None),
+        ("HTTP error: HttpError {\n   kind: Decode, CANARY", af.Unavailable, "other"),
+        ("Received non-partial response when range requested CANARY", af.StoreError, None),
+        ("GET http://169.254.169.254/latest/meta-data CANARY", PermissionError, None),
+        ("CANARY", af.Unavailable, "other"),
+    ],
+)
+def test_the_text_of_an_error_is_read_and_not_shown(text: str, error: type[Exception], kind: str | None) -> None:
+    found = translate(GenericError(text), "s3://bucket/a")
+    assert type(found) is error
+    assert getattr(found, "kind", None) == kind
+    assert "s3://bucket/a" in str(found)
+    assert "CANARY" not in repr(found)
+
+
+def test_an_error_of_an_unknown_type_is_none_to_try_again() -> None:
+    class NotSupportedError(Exception):
+        pass
+
+    assert type(translate(NotSupportedError("CANARY"), "s3://bucket/a")) is af.StoreError
+    corrupt = af.Corrupt("as it is")
+    assert translate(corrupt, "s3://bucket/a") is corrupt

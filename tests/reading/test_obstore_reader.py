@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.reading import obstore_reader
+from asyncfeed.reading import copies, obstore_reader
 from asyncfeed.reading.objects import ObjectStore
 from tests.reading.readers import open_reader, streamed
 from tests.servers.objects import ObjectServer, serving
@@ -124,6 +125,64 @@ def test_a_call_that_is_cancelled_ends_its_requests(server: ObjectServer, method
 
     asyncio.run(main())
     assert not any(map(any, rooms))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_stream_that_is_left_ends_the_request_ahead(server: ObjectServer) -> None:
+    server.faults.add("stall", where=lambda key: server.requests["GET"] > 1)
+    store = store_of(server)
+
+    async def main() -> None:
+        async with open_reader(store) as reader:
+            async with aclosing(reader.stream(store.file("big", 300_000))) as blocks:
+                await anext(blocks)
+                assert await asyncio.to_thread(server.wait_until, lambda: server.requests["GET"] == 2)
+            assert await asyncio.to_thread(server.wait_closed)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("method", ["read_into", "read_ranges"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_call_does_not_end_while_a_thread_still_copies(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch, method: str, cancelled: bool
+) -> None:
+    """Nothing may be written into the caller's memory later."""
+    begun, go_on = threading.Event(), threading.Event()
+    copy = copies.copy
+
+    def slowly(some: Any) -> None:
+        begun.set()
+        go_on.wait(20)
+        copy(some)
+
+    monkeypatch.setattr(copies, "copy", slowly)
+    store = store_of(server)
+    room = bytearray(300_000)
+
+    async def main() -> None:
+        async with open_reader(store) as reader:
+            file = store.file("big", 300_000)
+            call: asyncio.Future[Any] = asyncio.ensure_future(
+                reader.read_into([file], [[room]])
+                if method == "read_into"
+                else reader.read_ranges(file, [(0, 300_000)])
+            )
+            assert await asyncio.to_thread(begun.wait, 20)
+            if cancelled:
+                call.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not call.done()
+            go_on.set()
+            await asyncio.wait([call])
+            assert call.cancelled() == cancelled
+            if method == "read_into":
+                assert room == BIG
+            elif not cancelled:
+                assert call.result()[0].tobytes() == BIG
+
+    asyncio.run(main())
 
 
 @pytest.mark.usefixtures("small_parts")
