@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from asyncfeed.attempts.retry import Retry
+from asyncfeed.attempts.skip import Skip
 from asyncfeed.combine import concat, mix
 from asyncfeed.combine import zip as zip  # noqa: A004 - `af.zip`; not in `__all__`: it would hide Python's
 from asyncfeed.errors import (
@@ -18,6 +20,7 @@ from asyncfeed.errors import (
     Failure,
     PipelineError,
     StoreError,
+    TimedOut,
     Unavailable,
 )
 from asyncfeed.file_source import files
@@ -59,7 +62,10 @@ __all__ = [
     "File",
     "Pipeline",
     "PipelineError",
+    "Retry",
+    "Skip",
     "StoreError",
+    "TimedOut",
     "Unavailable",
     "arrays",
     "concat",

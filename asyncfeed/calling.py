@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, overload
 
+from asyncfeed.attempts.skip import OnError
 from asyncfeed.batching import Batching, Unknown
 from asyncfeed.stages.filter import Filter
 from asyncfeed.stages.flat_map import FlatMap
 from asyncfeed.stages.interleave import Interleave
 from asyncfeed.stages.load import Load
 from asyncfeed.stages.map import Map, On
-from asyncfeed.stages.steps import Concurrency, OnError
+from asyncfeed.stages.steps import Concurrency
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from asyncfeed.attempts.retry import Hedge, Retry
     from asyncfeed.formats.base import Decoder
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.reading.file import File
 
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
+Auto = Literal["auto"]
 K = TypeVar("K")
 
 
@@ -34,37 +37,43 @@ class Calling(Batching[T_co]):
     def load(
         self: Calling[Unknown], decoder: Decoder[Any] | Callable[[bytes], Any], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
-        on_error: OnError = ..., skip_limit: float | None = ...,
+        on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ...,
     ) -> Pipeline[Any]: ...  # fmt: skip
     @overload
     def load(
         self: Calling[File], decoder: Decoder[U], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
-        on_error: OnError = ..., skip_limit: float | None = ...,
+        on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def load(
         self: Calling[File], decoder: Callable[[bytes], Awaitable[U]], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
-        on_error: OnError = ..., skip_limit: float | None = ...,
+        on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def load(
         self: Calling[File], decoder: Callable[[bytes], U], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
-        on_error: OnError = ..., skip_limit: float | None = ...,
+        on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def load(
         self: Calling[dict[K, Any]], decoder: Decoder[Any] | Callable[[bytes], Any], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
-        on_error: OnError = ..., skip_limit: float | None = ...,
+        on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ...,
     ) -> Pipeline[dict[K, Any]]: ...  # fmt: skip
     @overload
     def load(
         self, decoder: Decoder[Any] | Callable[[bytes], Any], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
-        on_error: OnError = ..., skip_limit: float | None = ...,
+        on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ...,
     ) -> Pipeline[Any]: ...  # fmt: skip
     def load(
         self,
@@ -74,6 +83,9 @@ class Calling(Batching[T_co]):
         ordered: bool = True,
         on_error: OnError = "raise",
         skip_limit: float | None = None,
+        retry: Retry | Auto | None = "auto",
+        timeout: float | Auto | None = "auto",
+        hedge: Hedge = "auto",
     ) -> Pipeline[Any]:
         """Read and decode each `File` in the items, with many reads in flight.
 
@@ -87,6 +99,12 @@ class Calling(Batching[T_co]):
             on_error: "raise" ends the run at an item that fails, "skip" leaves the item out. See `map`.
             skip_limit: Number of items that may be left out, or a rate if it is below 1. It counts over the whole
                 run, all epochs together.
+            retry: A `Retry`: repeats reads from an object store that failed. "auto" is what the store says, None
+                is one attempt. Reads of local files are not repeated.
+            timeout: Seconds that a request to an object store may take, beside the time for its bytes. "auto" is
+                what the store says, None is no limit.
+            hedge: Seconds after which a request to an object store is made a second time if it has not been
+                answered. "auto" is what the store says, None is never. See `map`.
 
         Raises:
             Exception: While the pipeline runs, the exception of the read or of the decoder, with a note that names
@@ -109,13 +127,17 @@ class Calling(Batching[T_co]):
             ['hello']
         """
         return self._pipeline.then(
-            Load(decoder, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit)
-        )
+            Load(
+                decoder, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit,
+                retry=retry, timeout=timeout, hedge=hedge,
+            )
+        )  # fmt: skip
 
     @overload
     def map(
         self, fn: Callable[[T_co], Awaitable[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,
         rng: Literal[False] = ..., seed: int = ..., on_error: OnError = ..., skip_limit: float | None = ...,
+        retry: Retry | None = ..., timeout: float | None = ..., hedge: Hedge = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def map(
@@ -127,7 +149,7 @@ class Calling(Batching[T_co]):
     def map(
         self, fn: Callable[[T_co, np.random.Generator], Awaitable[U]], *, concurrency: Concurrency = ...,
         ordered: bool = ..., rng: Literal[True], seed: int = ..., on_error: OnError = ...,
-        skip_limit: float | None = ...,
+        skip_limit: float | None = ..., retry: Retry | None = ..., timeout: float | None = ..., hedge: Hedge = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def map(
@@ -146,6 +168,9 @@ class Calling(Batching[T_co]):
         on_error: OnError = "raise",
         skip_limit: float | None = None,
         on: On = "thread",
+        retry: Retry | None = None,
+        timeout: float | None = None,
+        hedge: Hedge = None,
     ) -> Pipeline[Any]:
         """Replace each item by `fn(item)`. A sync function runs on threads, an async one on the loop.
 
@@ -161,14 +186,21 @@ class Calling(Batching[T_co]):
                 out.
             skip_limit: Number of items that "skip" may leave out, or a rate if it is below 1. It counts over the
                 whole run, all epochs together.
+            retry: A `Retry`: repeats a call of an async function that failed. Until its last attempt has ended,
+                the item counts as one call.
+            timeout: Seconds that a call of an async function may take. Then it is cancelled, and has failed with
+                `TimedOut`.
+            hedge: Seconds after which an item whose call has not returned is called a second time. The call that
+                returns first counts, and the other one is cancelled. "auto" finds a time that 95 % of calls keep.
+                At most 5 % of the items are called a second time. For async functions that may run twice.
             on: "thread", or "process" for a sync function that computes in Python. Such functions run one at a
-            time
-                on threads, because of the GIL.
+                time on threads, because of the GIL.
 
         Raises:
             Exception: While the pipeline runs, the exception of `fn`, after all items before the one that failed.
                 For `on="process"`, the cause of the exception is the traceback in the process, as text.
             RuntimeError: A process died at this item.
+            TimedOut: The last call for an item took longer than `timeout`.
 
         Order:
             That of the items at any `concurrency`, unless `ordered=False`. Processes change neither order nor
@@ -204,7 +236,8 @@ class Calling(Batching[T_co]):
         return self._pipeline.then(
             Map(
                 fn, concurrency=concurrency, ordered=ordered, rng=rng, seed=seed,
-                on_error=on_error, skip_limit=skip_limit, on=on,
+                on_error=on_error, skip_limit=skip_limit, on=on, retry=retry, timeout=timeout,
+                hedge=hedge,
             )
         )  # fmt: skip
 

@@ -6,6 +6,7 @@
     ├── PipelineError(ValueError)   the description cannot run; raised by the call that wrote it
     ├── StoreError(OSError)         reading from storage failed
     │   ├── Unavailable             the store did not answer as it should; another try may succeed
+    │   │   └── TimedOut            the call took too long; this is a `TimeoutError`, too
     │   └── Corrupt                 the bytes are damaged, or changed since the file was listed
     └── ClosedError                 used after it was closed; never raised for the end of the data
 
@@ -32,6 +33,23 @@ class StoreError(AsyncfeedError, OSError):
     """Reading from storage failed."""
 
 
+@dataclass(frozen=True)
+class FailedAttempt:
+    """One call that failed: its number, when it ended, and what it raised, as text.
+
+    The exception itself is not kept: it would hold the item, and all that the call had.
+    """
+
+    number: int
+    """Counted from 1."""
+    seconds: float
+    """Seconds between the start of the first attempt and the end of this one."""
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.error} (after {self.seconds:.3g} s)"
+
+
 class Unavailable(StoreError):
     """The store did not answer as it should. The same request may succeed later.
 
@@ -48,6 +66,8 @@ class Unavailable(StoreError):
     def __init__(self, *args: object, kind: str = "other") -> None:
         super().__init__(*args)
         self.kind = kind
+        self.attempts: tuple[FailedAttempt, ...] = ()
+        """The attempts before the one that this error ended."""
 
 
 class Corrupt(StoreError):
@@ -59,6 +79,10 @@ class Corrupt(StoreError):
 
 class ClosedError(AsyncfeedError):
     """A feed or queue was used after it was closed, or a feed was used from an event loop that is not its own."""
+
+
+class TimedOut(Unavailable, TimeoutError):
+    """A call took longer than its `timeout`. The call was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 import numpy as np
 
+from asyncfeed.attempts.skip import OnError
 from asyncfeed.axes import Axes, Fixed, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_policy, is_async
@@ -16,7 +17,7 @@ from asyncfeed.given import check_source, explain_missing
 from asyncfeed.numbered import KERAS, QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.stages.base import Source, show
-from asyncfeed.stages.steps import Asked, Concurrency, Indexed, OnError, Opening, Reading
+from asyncfeed.stages.steps import Asked, Concurrency, Indexed, Opening, Reading
 from asyncfeed.trees import flatten, leaf_name, unflatten
 
 T = TypeVar("T")

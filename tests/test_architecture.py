@@ -25,7 +25,7 @@ LAYERS = (
     {"stages"},
     {"stacking"},
     {"reading", "formats", "state"},
-    {"axes", "epoch_end", "errors", "functions", "given", "machine", "numbered", "places", "position"}
+    {"attempts", "axes", "epoch_end", "errors", "functions", "given", "machine", "numbered", "places", "position"}
     | {"randomness", "sizes", "stats", "tasks", "trees", "weights"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
@@ -51,6 +51,7 @@ FOR_THE_LOOP = {
     "reading/obstore_reader.py",
     "reading/obstore_listing.py",
     "reading/requests.py",
+    "reading/retrying.py",
     "reading/copies.py",
 }
 # Stages decide and decoders decode; what they work on is opened and read by `reading`.
@@ -91,6 +92,8 @@ CALLS = {
     "ProcessPoolExecutor": (),
     "fork": (),
 }
+# The delay before another attempt is what the user asked for; anywhere else a sleep would be a guess.
+WAITS = ("engine/operators/attempts.py", "reading/retrying.py")
 # Whose private names may be used: one's own, a documented one of Python's, and one in the file of its class.
 OWNERS = {"self", "cls"}
 PYTHONS = {"asyncio", "sys", "os", "threading"}
@@ -261,7 +264,7 @@ def construct_faults(source: str, name: str) -> list[str]:
                 faults.append(f"{where} time.sleep")
             if called == "asyncio.sleep" or sleeps.get(called) == "asyncio":
                 argument = ast.unparse(node.args[0]) if node.args else "?"
-                if argument != "0":
+                if argument != "0" and name not in WAITS:
                     faults.append(f"{where} asyncio.sleep({argument})")
     return faults
 

@@ -15,8 +15,8 @@ import asyncfeed.formats
 import asyncfeed.reading
 
 PUBLIC = """
-AsyncfeedError ClosedError Coordinator Corrupt Decoder Epoch Epochs Failure Feed FeedStats File Pipeline PipelineError StoreError
-Unavailable arrays concat files items json lines mix npy npz pydataset queue_dataset raw register_size table text
+AsyncfeedError ClosedError Coordinator Corrupt Decoder Epoch Epochs Failure Feed FeedStats File Pipeline PipelineError
+Retry Skip StoreError TimedOut Unavailable arrays concat files items json lines mix npy npz pydataset queue_dataset raw register_size table text
 threadsafe threadsafe_generator
 """.split()
 

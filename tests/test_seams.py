@@ -28,6 +28,7 @@ OWN = {
     "bridges/test_tf_together.py": {"_iterations", "_end", "_enqueue", "_names"},
     "coordinator/test_feeds.py": {"_callbacks", "_waiting"},
     "coordinator/test_joining.py": {"_callbacks", "_threads", "_waiting"},
+    "engine/outside.py": {"_scheduled"},  # of asyncio's loops
     "engine/test_interrupts_on_a_loop.py": {"_callback", "_run"},  # of asyncio's handles
     "queues/test_threads.py": {"_attempts", "_give_up", "_push"},
     "unit/test_pool.py": {"_free", "_limits", "_lock", "_rounded"},

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.numbered import KERAS, Numbered
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.stages.base import Node, Source
-from asyncfeed.stages.steps import Concurrency, Indexed, OnError, Opening, Reading, Work
+from asyncfeed.stages.steps import Concurrency, Indexed, Opening, Reading, Work
 
 HOOKS = ("on_epoch_begin", "on_epoch_end")
 
@@ -64,7 +65,7 @@ def pydataset(
         [0, 1, 4, 0, 1, 4]
     """
     check_policy("items", concurrency, on_error, skip_limit)
-    if on_error == "skip" and _has_hooks(dataset):
+    if on_error != "raise" and _has_hooks(dataset):
         raise PipelineError(
             f"items: {type(dataset).__name__} has hooks, so each of its epochs is a run of its own, and the "
             "skipped items would not be reported; leave out on_error, and catch the error in [number]"
@@ -245,8 +246,7 @@ class Read(Node):
                 fn,
                 "async" if is_async(fn) else "thread",
                 concurrency=how.concurrency,
-                on_error=how.on_error,
-                skip_limit=how.skip_limit or 0,
+                skip=skip_of(how.on_error, how.skip_limit),
             )
         ]
 

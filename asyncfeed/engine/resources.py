@@ -21,17 +21,20 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
+from asyncfeed.attempts.retry import Wanted
 from asyncfeed.engine.closing import complain
 from asyncfeed.engine.provenance import is_own_cancellation
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import ClosedError
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, Reader, Store
-from asyncfeed.reading.scope import new_reader
+from asyncfeed.reading.scope import STORE_DECIDES, new_reader
 from asyncfeed.reading.threaded import ThreadedReader
+from asyncfeed.stats import SlowPaths
 
 T = TypeVar("T")
 
+Key = tuple[Store | None, Wanted]
 Start = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 Call = Callable[[AsyncReader], Coroutine[Any, Any, T]]
 
@@ -39,15 +42,17 @@ Call = Callable[[AsyncReader], Coroutine[Any, Any, T]]
 class Resources:
     """The `Scope` of a run."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: Threads, start: Start) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: Threads, start: Start, again: SlowPaths) -> None:
+        self._again = again
+        """Counts what readers read again."""
         self._loop = loop
         self._threads = threads
         self._start = start
         self._lock = threading.RLock()
         """Reentrant, because the garbage collector may call `abandon` on a thread that holds the lock."""
-        self._readers: dict[Store | None, Reader] = {}
+        self._readers: dict[Key, Reader] = {}
         """For calls on threads."""
-        self._on_loop: dict[Store | None, AsyncReader] = {}
+        self._on_loop: dict[Key, AsyncReader] = {}
         """For calls on the loop."""
         self._opened: list[_OnLoop] = []
         """The readers whose `open` was called. Only the loop changes this list."""
@@ -55,29 +60,30 @@ class Resources:
         """The answers that threads wait for."""
         self._ended = False
 
-    def reader(self, store: Store | None) -> Reader:
+    def reader(self, store: Store | None, wanted: Wanted = STORE_DECIDES) -> Reader:
         """Return the reader of a store, for calls on a thread."""
-        reader = self._readers.get(store)
-        return self._make(store)[0] if reader is None else reader
+        reader = self._readers.get((store, wanted))
+        return self._make(store, wanted)[0] if reader is None else reader
 
     async def async_reader(self, store: Store | None) -> AsyncReader:
         """Return the reader of a store, for calls on the loop. It is open."""
-        reader, on_loop = self._make(store)
+        reader, on_loop = self._make(store, STORE_DECIDES)
         if isinstance(reader, _OnLoop):
             await self._open(reader)
         return on_loop
 
-    def _make(self, store: Store | None) -> tuple[Reader, AsyncReader]:
+    def _make(self, store: Store | None, wanted: Wanted) -> tuple[Reader, AsyncReader]:
+        key = store, wanted
         with self._lock:
-            if store not in self._readers:
+            if key not in self._readers:
                 if self._ended:
                     raise _gave_up()
-                made = new_reader(store)
+                made = new_reader(store, wanted, self._again)
                 if isinstance(made, AsyncReader):
-                    self._on_loop[store], self._readers[store] = made, _OnLoop(self, made)
+                    self._on_loop[key], self._readers[key] = made, _OnLoop(self, made)
                 else:
-                    self._on_loop[store], self._readers[store] = ThreadedReader(made, self.submit), made
-            return self._readers[store], self._on_loop[store]
+                    self._on_loop[key], self._readers[key] = ThreadedReader(made, self.submit), made
+            return self._readers[key], self._on_loop[key]
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Start a call on a thread of the run, and return its future; on the loop."""

@@ -70,13 +70,14 @@ class Run:
         self.tasks = RunTasks(loop, self._context, self._task_ended)
         self.start, self.cancel_task, self.in_peace = self.tasks.start, self.tasks.cancel_task, self.tasks.in_peace
         self.threads = Threads(loop, self.name, self._context)
-        self.resources = Resources(loop, self.threads, self.start)
+        read_again = SlowPaths()
+        self.resources = Resources(loop, self.threads, self.start, read_again)
         """The readers of files. They are closed when all tasks and threads have ended."""
         self._context.run(scope.current.set, self.resources)
         self.processes: list[Processes] = []
         self.crossings = SlowPaths()
         """Counts how often a bridge took a slower path."""
-        self.slow_paths = [self.crossings]
+        self.slow_paths = [self.crossings, read_again]
         room, fixed = prefetched(description)
         self.handoff = Handoff(room, loop, self.budget, fixed=fixed)
         self.budget.freed = self.handoff.freed

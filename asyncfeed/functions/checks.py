@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from asyncfeed.attempts.skip import Skip
 from asyncfeed.errors import PipelineError
 
 
@@ -16,14 +17,19 @@ def check_policy(stage: str, concurrency: object, on_error: object, skip_limit: 
         raise PipelineError(
             f'{stage}: concurrency must be "auto" or a whole number of at least 1, not {concurrency!r}'
         )
-    if on_error == "raise":
-        if skip_limit is not None:
-            raise PipelineError(
-                f'{stage}: skip_limit has no effect without on_error="skip"; add on_error or leave out skip_limit'
-            )
+    if on_error != "skip" and skip_limit is not None:
+        raise PipelineError(
+            f'{stage}: skip_limit has no effect without on_error="skip"; add on_error or leave out skip_limit'
+        )
+    if on_error == "raise" or isinstance(on_error, Skip):
         return
     if on_error != "skip":
-        raise PipelineError(f'{stage}: on_error must be "raise" or "skip", not {on_error!r}')
+        if not callable(on_error) or isinstance(on_error, type) or is_async(on_error):
+            raise PipelineError(
+                f'{stage}: on_error must be "raise", "skip", Skip(...), or a sync function that says of a Failure '
+                f"whether to leave the item out, not {on_error!r}"
+            )
+        return
     if skip_limit is None:
         raise PipelineError(
             f'{stage}: on_error="skip" needs a skip_limit: the number of items that may be left out in the whole '

@@ -18,8 +18,10 @@ import io
 from collections.abc import AsyncGenerator, Sequence
 from typing import BinaryIO, TypeVar
 
+from asyncfeed.attempts.retry import Policy
 from asyncfeed.errors import Corrupt
 from asyncfeed.reading.file import Bytes, File
+from asyncfeed.stats import SlowPaths
 
 T = TypeVar("T")
 
@@ -36,6 +38,11 @@ class Store:
 
     Each file is pickled with its store. A store holds no connection, and its repr shows no secret.
     """
+
+    @property
+    def policy(self) -> Policy:
+        """How an `AsyncReader` of this store reads if `load` says nothing else. By default a file is read once."""
+        return Policy()
 
     def reader(self) -> Reader | AsyncReader:
         """Return a new reader of this store. The reader opens nothing before it is used."""
@@ -92,6 +99,13 @@ class AsyncReader:
         If this fails or is cancelled, `close` still follows.
         """
 
+    def follow(self, policy: Policy, again: SlowPaths) -> None:
+        """Note how long a request may take, and when it is made a second time. This is called before `open`.
+
+        A reader that makes no requests of its own ignores it. Reads that failed are made again by others. `again`
+        counts second requests.
+        """
+
     async def look(self, files: Sequence[File]) -> list[File | Exception]:
         """Return the files with the size and the version that they have now."""
         raise NotImplementedError
@@ -118,15 +132,15 @@ class AsyncReader:
         """
         return list(map(fill, files, await self.read(files), into))
 
-    async def stream(self, file: File) -> AsyncGenerator[bytes]:
-        """Yield the bytes of a file, block after block. The caller closes it, unless it has ended.
+    async def stream(self, file: File, start: int = 0) -> AsyncGenerator[bytes]:
+        """Yield the bytes of a file from byte `start` on, in blocks. The caller closes it, unless it has ended.
 
         A stream is not compared with what was listed: a file that grows is read as far as it goes now.
         """
         found = value(*await self.look((file,)))
         size = found.size or 0
-        for start in range(0, size, BLOCK):
-            yield value(*await self.read_ranges(found, [(start, min(start + BLOCK, size))])).tobytes()
+        for at in range(start, size, BLOCK):
+            yield value(*await self.read_ranges(found, [(at, min(at + BLOCK, size))])).tobytes()
 
     async def close(self) -> None:
         """Close everything that was opened. This is called once. No call is running, unless the grace is over."""

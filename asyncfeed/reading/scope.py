@@ -12,10 +12,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
+from asyncfeed.attempts.retry import Wanted
 from asyncfeed.errors import StoreError
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.local import LocalReader
 from asyncfeed.reading.reader import AsyncReader, Reader, Store, value
+from asyncfeed.stats import SlowPaths
+
+STORE_DECIDES = Wanted()
+"""Wants of a read what its store says."""
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 class Scope(Protocol):
     """The readers of a run. There is one for each store, made when it is first needed."""
 
-    def reader(self, store: Store | None) -> Reader:
+    def reader(self, store: Store | None, wanted: Wanted = STORE_DECIDES) -> Reader:
         """Return the reader of a store (None is the local disk). Its methods are called on a thread."""
         ...
 
@@ -41,24 +46,37 @@ current: ContextVar[Scope | None] = ContextVar("asyncfeed.reading.scope.current"
 """The scope of the run that the calling code belongs to."""
 
 
-def read_whole(file: File) -> Bytes:
+def read_whole(file: File, wanted: Wanted = STORE_DECIDES) -> Bytes:
     """Return the contents of a file in new memory, or raise its error. This blocks: call it on a thread."""
     scope = current.get()
     if scope is not None:
-        return value(*scope.reader(file.store).read((file,)))
+        return value(*scope.reader(file.store, wanted).read((file,)))
     with _own_reader(file.store) as reader:
         return value(*reader.read((file,)))
 
 
-def reader_of(file: File) -> AbstractContextManager[Reader]:
+def reader_of(file: File, wanted: Wanted = STORE_DECIDES) -> AbstractContextManager[Reader]:
     """Return a context manager that gives the reader for a file. Use it on a thread."""
     scope = current.get()
-    return _own_reader(file.store) if scope is None else nullcontext(scope.reader(file.store))
+    return _own_reader(file.store) if scope is None else nullcontext(scope.reader(file.store, wanted))
 
 
-def new_reader(store: Store | None) -> Reader | AsyncReader:
-    """Return a new reader of a store (None is the local disk)."""
-    return LocalReader() if store is None else store.reader()
+def new_reader(
+    store: Store | None, wanted: Wanted = STORE_DECIDES, again: SlowPaths | None = None
+) -> Reader | AsyncReader:
+    """Return a new reader of a store (None is the local disk). `again` counts what it reads again.
+
+    A `Reader` follows no policy: a call on a thread cannot be cancelled.
+    """
+    made = LocalReader() if store is None else store.reader()
+    if store is None or isinstance(made, Reader):
+        return made
+    from asyncfeed.reading.retrying import RetryingReader  # noqa: PLC0415 - it knows the event loop
+
+    policy = wanted.over(store.policy)
+    again = again or SlowPaths()
+    made.follow(policy, again)
+    return made if policy.retry is None else RetryingReader(made, policy.retry, again)
 
 
 @contextmanager

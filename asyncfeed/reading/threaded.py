@@ -39,9 +39,9 @@ class ThreadedReader(AsyncReader):
         found: list[Bytes | Exception] = await self._submit(self._reader.read_ranges, file, ranges)
         return found
 
-    async def stream(self, file: File) -> AsyncGenerator[bytes]:
+    async def stream(self, file: File, start: int = 0) -> AsyncGenerator[bytes]:
         """Yield the bytes of a file in blocks of 64 KB. The file is closed in every case."""
-        handle = _Handle(self._reader, file)
+        handle = _Handle(self._reader, file, start)
         try:
             await self._submit(handle.open)
             while block := await self._submit(handle.read):
@@ -67,9 +67,10 @@ class ThreadedReader(AsyncReader):
 class _Handle:
     """A file that is opened and read on threads. The stream may be left while `open` hangs on a slow disk."""
 
-    def __init__(self, reader: Reader, file: File) -> None:
+    def __init__(self, reader: Reader, file: File, start: int) -> None:
         self._reader = reader
         self._file = file
+        self._start = start
         self._opened: BinaryIO | None = None
         self._left = False
         self._reading = False
@@ -79,6 +80,8 @@ class _Handle:
     def open(self) -> None:
         """Open the file. If the stream was left meanwhile, close it at once."""
         opened = self._reader.open(self._file)
+        if self._start:
+            opened.seek(self._start)
         with self._lock:
             if not self._left:
                 self._opened = opened

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from asyncfeed.attempts.skip import skip_of
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.given import explain_missing
 from asyncfeed.numbered import Numbered
@@ -63,8 +64,7 @@ class Fetch(Node):
                 fetch_async if reading.awaits else fetch,
                 "async" if reading.awaits else "thread",
                 concurrency=reading.concurrency,
-                on_error=reading.on_error,
-                skip_limit=reading.skip_limit or 0,
+                skip=skip_of(reading.on_error, reading.skip_limit),
             )
         ]
 

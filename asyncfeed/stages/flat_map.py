@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.stages.base import Node
-from asyncfeed.stages.steps import Concurrency, OnError, Work
+from asyncfeed.stages.steps import Concurrency, Work
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,6 @@ class FlatMap(Node):
                 shape="flat",
                 concurrency=self.concurrency,
                 ordered=self.ordered,
-                on_error=self.on_error,
-                skip_limit=self.skip_limit or 0,
+                skip=skip_of(self.on_error, self.skip_limit),
             )
         ]

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.stages.base import Node, check_count
-from asyncfeed.stages.steps import OnError, Turns, Work
+from asyncfeed.stages.steps import Turns, Work
 
 AHEAD = 2
 """Number of items that are opened before their turn. More would hold more elements in memory."""
@@ -49,8 +50,7 @@ class Interleave(Node):
                 shape="flat",
                 concurrency=self.cycle + AHEAD,
                 turns=Turns(self.cycle, self.block),
-                on_error=self.on_error,
-                skip_limit=self.skip_limit or 0,
+                skip=skip_of(self.on_error, self.skip_limit),
             )
         ]
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from asyncfeed.attempts.retry import Hedge, Retry, Wanted
+from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.formats.base import Decoder
@@ -15,7 +17,7 @@ from asyncfeed.reading.reader import value
 from asyncfeed.reading.scope import read_whole, reader_of
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch
-from asyncfeed.stages.steps import Concurrency, OnError, Work
+from asyncfeed.stages.steps import Concurrency, Work
 from asyncfeed.trees import map_leaves
 
 
@@ -36,9 +38,13 @@ class Load(Node):
     ordered: bool = True
     on_error: OnError = "raise"
     skip_limit: float | None = None
+    retry: Retry | Literal["auto"] | None = "auto"
+    timeout: float | Literal["auto"] | None = "auto"
+    hedge: Hedge = "auto"
 
     def __post_init__(self) -> None:
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
+        self.wanted.check(self.method)
         decoder = self.decoder
         if isinstance(decoder, Decoder):
             return
@@ -50,14 +56,19 @@ class Load(Node):
         check_fn(self.method, decoder)
         _check_takes_bytes(decoder)
 
+    @property
+    def wanted(self) -> Wanted:
+        """What it wants of the reads of its files."""
+        return Wanted(self.retry, self.timeout, self.hedge)
+
     def steps(self) -> Sequence[Work]:
         """Return one step that reads and decodes. An async decoder is a second step."""
         decoder = self.decoder
         if isinstance(decoder, Decoder):
-            return [self._work(_Load(_Decode(decoder)), "thread", decoder if decoder.packs else None)]
+            return [self._work(_Load(_Decode(decoder, self.wanted)), "thread", decoder if decoder.packs else None)]
         if not is_async(decoder):
-            return [self._work(_Load(_Call(decoder)), "thread")]
-        return [self._work(_Load(_contents), "thread"), self._work(_Await(decoder), "async")]
+            return [self._work(_Load(_Call(decoder, self.wanted)), "thread")]
+        return [self._work(_Load(_Read(self.wanted)), "thread"), self._work(_Await(decoder), "async")]
 
     @property
     def one_to_one(self) -> bool:
@@ -87,8 +98,7 @@ class Load(Node):
             kind,
             concurrency=self.concurrency,
             ordered=self.ordered,
-            on_error=self.on_error,
-            skip_limit=self.skip_limit or 0,
+            skip=skip_of(self.on_error, self.skip_limit),
             cost=listed_size if kind == "thread" else None,
             measure=_Measure(unpacks) if kind == "thread" else None,
             packed=unpacks is not None,
@@ -213,9 +223,10 @@ class _Load:
 @dataclass(frozen=True, slots=True)
 class _Decode:
     decoder: Decoder[Any]
+    wanted: Wanted
 
     def __call__(self, file: File) -> Any:
-        sample = self.decoder.decode(read_whole(file), file)
+        sample = self.decoder.decode(read_whole(file, self.wanted), file)
         refuse_awaitable("load", sample)
         return sample
 
@@ -223,9 +234,10 @@ class _Decode:
 @dataclass(frozen=True, slots=True)
 class _Call:
     fn: Callable[[bytes], Any]
+    wanted: Wanted
 
     def __call__(self, file: File) -> Any:
-        sample = self.fn(read_whole(file).tobytes())
+        sample = self.fn(read_whole(file, self.wanted).tobytes())
         refuse_awaitable("load", sample)
         return sample
 
@@ -245,8 +257,12 @@ class _Contents(File):
         return self.data.nbytes
 
 
-def _contents(file: File) -> _Contents:
-    return _Contents(file, read_whole(file))
+@dataclass(frozen=True, slots=True)
+class _Read:
+    wanted: Wanted
+
+    def __call__(self, file: File) -> _Contents:
+        return _Contents(file, read_whole(file, self.wanted))
 
 
 @dataclass(frozen=True, slots=True)

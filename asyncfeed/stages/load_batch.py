@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from asyncfeed.attempts.retry import Wanted
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.formats.base import Decoder
 from asyncfeed.reading.file import File
@@ -46,7 +47,9 @@ class LoadBatch(Node):
         assert isinstance(each, Work)
         assert isinstance(self.load.decoder, Decoder)
         slow_paths = SlowPaths()
-        read = ReadBatch(self.load.decoder, each.fn, str(self.load), self.batch.padding, slow_paths)
+        read = ReadBatch(
+            self.load.decoder, each.fn, str(self.load), self.load.wanted, self.batch.padding, slow_paths
+        )
         work = Work(
             read,
             "thread",
@@ -118,6 +121,7 @@ class ReadBatch:
     decoder: Decoder[Any]
     load_each: Callable[[Any], Any]
     stage: str
+    wanted: Wanted
     padding: Pad | None
     slow_paths: SlowPaths
     """Counts the batches whose files were loaded one by one, by reason."""
@@ -155,7 +159,7 @@ class ReadBatch:
             else:
                 if len(set(map(_store, column))) > 1:
                     raise LayoutMismatch("the files are in several stores")
-                with reader_of(column[0]) as reader:
+                with reader_of(column[0], self.wanted) as reader:
                     rows = self._rows_of(number)
                     if pad is None:
                         array = rows.read(reader, column)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from asyncfeed.attempts.retry import Hedge, Policy, Retry, policy
+from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_fn, check_policy, is_async
@@ -14,7 +16,7 @@ from asyncfeed.functions.sending import pack
 from asyncfeed.machine import usable_cores
 from asyncfeed.randomness import WORD, stage_seed
 from asyncfeed.stages.base import Node, check_count
-from asyncfeed.stages.steps import Concurrency, OnError, Work
+from asyncfeed.stages.steps import Concurrency, Work
 
 On = Literal["thread", "process"]
 
@@ -40,6 +42,9 @@ class Map(Node):
     on_error: OnError = "raise"
     skip_limit: float | None = None
     on: On = "thread"
+    retry: Retry | None = None
+    timeout: float | None = None
+    hedge: Hedge = None
     stream: int = field(default=0, repr=False)
     """Number of random stages before this one; see `randomness`."""
 
@@ -50,6 +55,7 @@ class Map(Node):
         if self.on == "process":
             _check_sendable(self.fn)
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
+        self._policy()
         check_count(self.method, "seed", self.seed, 0)
         if self.seed > WORD:  # one word of the key of Philox
             raise PipelineError(f"map: seed must be less than 2**64, not {self.seed}")
@@ -84,10 +90,13 @@ class Map(Node):
                 placed=self.rng,
                 concurrency=concurrency,
                 ordered=self.ordered,
-                on_error=self.on_error,
-                skip_limit=self.skip_limit or 0,
+                skip=skip_of(self.on_error, self.skip_limit),
+                policy=self._policy(),
             )
         ]
+
+    def _policy(self) -> Policy | None:
+        return policy(self.method, self.retry, self.timeout, self.hedge, waits=is_async(self.fn))
 
     @property
     def one_to_one(self) -> bool:

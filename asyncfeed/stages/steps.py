@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from asyncfeed.attempts.retry import Policy
+from asyncfeed.attempts.skip import OnError, Skip
 from asyncfeed.epoch_end import EpochEnd
 from asyncfeed.errors import Failure
 from asyncfeed.position import Position, Positions
 from asyncfeed.stats import SlowPaths
 
 Concurrency = int | Literal["auto"]
-OnError = Literal["raise", "skip"]
 
 
 class Chunk:
@@ -204,8 +205,8 @@ class Work:
     turns: Turns | None = None
     """For shape "flat": how the children of several items take turns. None sends all children of an item
     together."""
-    on_error: OnError = "raise"
-    skip_limit: float = 0
+    skip: Skip | Callable[[Failure], bool] | None = None
+    """What decides whether a failed item is left out. If it is None, a failure ends the run."""
     cost: Callable[[Any], int | None] | None = None
     """Returns the bytes that the result of an item needs. It returns None if only `measure` can tell."""
     measure: Callable[[Any], int] | None = None
@@ -213,6 +214,8 @@ class Work:
     packed: bool = False
     """Whether `cost` may be far too low, as for packed files. `measure` is then called as long as the two
     differ."""
+    policy: Policy | None = None
+    """For kind "async": how long a call may take, and when it is made again."""
     inline: Callable[[Any], bool] | None = None
     """Returns whether an item is so small that the loop itself may call the function. For asyncfeed's
     functions."""
@@ -285,4 +288,4 @@ class Picking:
 
 def leaves_out(indexed: Indexed) -> bool:
     """Return whether items that cannot be read are left out. Then the place of an item is not its ordinal."""
-    return indexed.on_thread is not None and indexed.on_thread.on_error == "skip"
+    return indexed.on_thread is not None and indexed.on_thread.on_error != "raise"

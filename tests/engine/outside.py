@@ -58,6 +58,12 @@ def drawn_at_once(feed: af.Feed[Any], most: int | None = None) -> list[Any]:
     return drawn
 
 
+def timers_set() -> list[asyncio.TimerHandle]:
+    """Return the timers of the running loop that have not come yet."""
+    loop: Any = asyncio.get_running_loop()
+    return [each for each in loop._scheduled if not each.cancelled()]
+
+
 async def until(condition: Callable[[], object]) -> None:
     """Give the loop turns until this holds."""
     while not condition():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,88 @@ def test_failures_are_items_like_any_other(stage: str) -> None:
 
     for each in (fn, waiting):
         assert list(getattr(af.items(skipped), stage)(each)) == skipped
+
+
+# -- limits as a value, and a function that decides
+
+
+def fails_for(*bad: int) -> Callable[[int], int]:
+    def fn(x: int) -> int:
+        if x in bad:
+            raise (KeyError if x % 2 else ValueError)(x)
+        return x
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("skip", "same"),
+    [(af.Skip(max_count=2), {"skip_limit": 2}), (af.Skip(max_rate=0.25), {"skip_limit": 0.25})],
+    ids=repr,
+)
+@pytest.mark.parametrize("bad", [(1, 4), (1, 4, 9), (0,), ()], ids=str)
+def test_a_limit_as_a_value_is_the_limit_as_a_number(skip: af.Skip, same: Any, bad: tuple[int, ...]) -> None:
+    results = [
+        run_virtual(draw(af.items(range(12)).map(fails_for(*bad), **options)))
+        for options in ({"on_error": skip}, {"on_error": "skip", **same})
+    ]
+    assert results[0].items == results[1].items
+    assert type(results[0].error) is type(results[1].error)
+
+
+def test_of_two_limits_both_hold() -> None:
+    def result(**limits: Any) -> list[int] | None:
+        drawn = run_virtual(draw(af.items(range(100)).map(fails_for(50, 60, 70), on_error=af.Skip(**limits))))
+        return drawn.items if drawn.error is None else None
+
+    kept = [x for x in range(100) if x not in (50, 60, 70)]
+    assert result(max_count=3, max_rate=0.5) == kept
+    assert result(max_count=2, max_rate=0.5) is None
+    assert result(max_count=3, max_rate=0.01) is None
+
+
+def test_the_error_that_goes_beyond_a_limit_says_so() -> None:
+    drawn = run_virtual(draw(af.items(range(9)).map(fails_for(1, 2), on_error=af.Skip(max_count=1))))
+    assert "2 items of this run failed, which is more than Skip(max_count=1) allows" in str(drawn.error.__notes__)
+
+
+def test_a_function_decides_for_each_failure_in_order() -> None:
+    seen: list[af.Failure] = []
+
+    def decide(failure: af.Failure) -> bool:
+        seen.append(failure)
+        return isinstance(failure.error, KeyError)
+
+    drawn = run_virtual(draw(af.items(range(12)).map(fails_for(1, 3, 6, 7), on_error=decide)))
+    assert drawn.items == [0, 2, 4, 5]
+    assert isinstance(drawn.error, ValueError)
+    assert [each.ordinal for each in seen] == [1, 3, 6]
+
+
+def test_a_function_that_fails_to_decide_lets_the_failure_end_the_run() -> None:
+    def decide(failure: af.Failure) -> bool:
+        raise RuntimeError("no idea")
+
+    drawn = run_virtual(draw(af.items(range(3)).map(fails_for(1), on_error=decide)))
+    assert isinstance(drawn.error, KeyError)
+    assert "raised RuntimeError: no idea" in str(drawn.error.__notes__)
+
+
+async def decide_later(failure: af.Failure) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("on_error", [decide_later, af.Skip, 3, None, "ignore"], ids=type)
+def test_what_cannot_decide_is_refused(on_error: Any) -> None:
+    with pytest.raises(af.PipelineError, match="map: on_error must be"):
+        af.items([1]).map(abs, on_error=on_error)
+    with pytest.raises(af.PipelineError, match="skip_limit has no effect without"):
+        af.items([1]).map(abs, on_error=af.Skip(max_count=1), skip_limit=2)
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"max_count": 0}, {"max_count": 1.5}, {"max_rate": 1}, {"max_rate": 0.0}], ids=str
+)
+def test_a_limit_that_cannot_be_is_refused(limits: Any) -> None:
+    with pytest.raises(af.PipelineError, match="Skip: "):
+        af.Skip(**limits)

@@ -12,6 +12,7 @@ def test_the_tree_is_as_drawn() -> None:
         errors.PipelineError: (errors.AsyncfeedError, ValueError),
         errors.StoreError: (errors.AsyncfeedError, OSError),
         errors.Unavailable: (errors.StoreError,),
+        errors.TimedOut: (errors.Unavailable, TimeoutError),
         errors.Corrupt: (errors.StoreError,),
         errors.ClosedError: (errors.AsyncfeedError,),
     }.items():
@@ -27,4 +28,6 @@ def test_no_other_error_is_public() -> None:
         for name in dir(af)
         if isinstance(getattr(af, name), type) and issubclass(getattr(af, name), Exception)
     }
-    assert public == {"AsyncfeedError", "PipelineError", "StoreError", "Unavailable", "Corrupt", "ClosedError"}
+    assert public == {
+        "AsyncfeedError", "PipelineError", "StoreError", "Unavailable", "TimedOut", "Corrupt", "ClosedError",
+    }  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncfeed.attempts.skip import skip_of
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.npy import Npy, npy
 from asyncfeed.formats.npz import npz
@@ -75,7 +76,7 @@ def test_an_async_function_is_awaited_after_the_read(note: File) -> None:
     read, decode = node.steps()
     assert (read.kind, decode.kind) == ("thread", "async")
     for step in (read, decode):
-        assert (step.concurrency, step.ordered, step.on_error, step.skip_limit) == (3, False, "skip", 0.5)
+        assert (step.concurrency, step.ordered, step.skip) == (3, False, skip_of("skip", 0.5))
     assert read.cost is not None
     assert decode.cost is None
     assert loaded(node, note) == "HELLO"
@@ -151,7 +152,7 @@ def test_as_many_come_out_as_went_in_unless_some_may_be_skipped() -> None:
         ({"concurrency": True}, "concurrency must be"),
         ({"concurrency": "many"}, "concurrency must be"),
         ({"concurrency": 2.0}, "concurrency must be"),
-        ({"on_error": "ignore"}, '"raise" or "skip"'),
+        ({"on_error": "ignore"}, 'on_error must be "raise", "skip"'),
         ({"on_error": "skip"}, "needs a skip_limit: .* skip_limit=10, .* skip_limit=0.01"),
         ({"on_error": "skip", "skip_limit": 0}, "skip_limit must be"),
         ({"on_error": "skip", "skip_limit": 1.0}, "skip_limit must be"),

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncfeed.attempts.skip import skip_of
 from asyncfeed.errors import PipelineError
 from asyncfeed.randomness.generator import generator_at
 from asyncfeed.stages.filter import Filter
@@ -106,15 +107,9 @@ def test_only_flat_map_takes_generators(stage: Stage, fn: Any) -> None:
 @pytest.mark.parametrize(("stage", "shape"), [(Map, "map"), (Filter, "filter"), (FlatMap, "flat")])
 def test_a_step_says_what_becomes_of_the_result_and_carries_the_policy(stage: Stage, shape: str) -> None:
     (step,) = stage(plain, concurrency=3, ordered=False, on_error="skip", skip_limit=5).steps()
-    assert (step.shape, step.concurrency, step.ordered, step.on_error, step.skip_limit) == (
-        shape,
-        3,
-        False,
-        "skip",
-        5,
-    )
+    assert (step.shape, step.concurrency, step.ordered, step.skip) == (shape, 3, False, skip_of("skip", 5))
     (step,) = stage(plain).steps()
-    assert (step.concurrency, step.ordered, step.on_error, step.skip_limit) == ("auto", True, "raise", 0)
+    assert (step.concurrency, step.ordered, step.skip) == ("auto", True, None)
 
 
 def test_map_keeps_the_number_of_items_unless_some_may_be_skipped() -> None:

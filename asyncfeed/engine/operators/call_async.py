@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any
 
 from asyncfeed.engine.constants import FIRST_CALLS, SLICE_AFTER_WAIT_ITEMS, SLICE_ITEMS, TURN_SECONDS
+from asyncfeed.engine.operators.attempts import Attempts
 from asyncfeed.engine.operators.call import Calls
 from asyncfeed.engine.operators.operator import Operator
 from asyncfeed.engine.order.reorder import Entry
@@ -57,8 +59,20 @@ class AsyncCalls(Calls):
         """Counts the turns of all workers. A worker that finds another number has waited, and others have run."""
         self._pausing = 0
         """Number of workers between two turns, which let other tasks run. No other worker takes items then."""
+        work = operator.work
+        self._fn: Callable[..., Awaitable[Any]] = work.fn
+        self._attempts: Attempts | None = None
+        if work.policy is not None:
+            self._attempts = Attempts(work.policy, operator.name, operator.context)
+            self._fn = partial(self._attempts.call, work.fn)
         if self._auto:
             operator.pool.tune(FIRST_CALLS, self.most)
+
+    def drop(self) -> None:
+        """Forget what is held."""
+        if self._attempts is not None:
+            self._attempts.drop()
+        super().drop()
 
     async def work(self) -> None:
         """Await the function for one item after the other."""
@@ -103,7 +117,7 @@ class AsyncCalls(Calls):
     async def _call_plain(self, entry: Entry, size: int) -> bool:
         """Await the function for up to `size` items of an entry. Return whether there was one."""
         operator = self.operator
-        fn: Callable[..., Awaitable[Any]] = operator.work.fn
+        fn = self._fn
         pool, send_gate, values, done = operator.pool, operator.send_gate, entry.values, entry.done
         task = asyncio.current_task()
         i = item = result = None
@@ -148,7 +162,7 @@ class AsyncCalls(Calls):
             result = None
             try:
                 args = (item, ItemPlace(operator.provenance, entry.positions[i])) if work.placed else (item,)
-                result = await work.fn(*args)
+                result = await self._fn(*args)
                 if work.shape == "filter" and not result:
                     entry.missing[i] = None
                 else:

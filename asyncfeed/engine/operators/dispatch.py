@@ -38,7 +38,7 @@ class ThreadDispatch:
         self.limiter = CapacityLimiter()
         self._fn = work.fn
         self._filters = work.shape == "filter"
-        self._skips_failures = work.on_error == "skip"
+        self._skips_failures = work.skip is not None
         self._name = name
         self._slow_seconds = SECOND_THREAD_SECONDS * unit
         self._cores = usable_cores()

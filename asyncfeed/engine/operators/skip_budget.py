@@ -1,9 +1,8 @@
-"""The policy of a stage for items that fail."""
+"""What a stage does with items that fail."""
 
 from __future__ import annotations
 
-import math
-
+from asyncfeed.attempts.skip import Skip
 from asyncfeed.engine.operators.step import RunContext
 from asyncfeed.errors import Failure, note
 from asyncfeed.stages.steps import Work
@@ -13,24 +12,32 @@ class SkipBudget:
     """Decides which failed items are left out. All other failures end the run."""
 
     def __init__(self, work: Work, context: RunContext) -> None:
-        self._skips = work.on_error == "skip"
-        self._limit = work.skip_limit
+        self._skip = work.skip
         self._context = context
         self._left_out = 0
 
     def allows(self, failure: Failure, good: int) -> bool:
         """Return whether a failed item is left out after `good` results. Called for each failure, in order."""
-        if not self._skips or not isinstance(failure.error, Exception):
-            return False  # Ctrl-C and `SystemExit` are not the fault of an item
-        self._left_out += 1
-        limit = self._limit
-        allowed = limit if limit >= 1 else math.ceil(limit * (good + self._left_out))
-        if self._left_out > allowed:
-            note(
-                failure.error,
-                f"asyncfeed: {self._left_out} items of this run failed, which is more than skip_limit={limit:g} "
-                "allows",
-            )
+        skip = self._skip
+        if skip is None or not isinstance(failure.error, Exception):
+            return False  # Ctrl-C and an exit are no bad items
+        if not isinstance(skip, Skip):
+            allowed = self._asked(failure)
+        else:
+            allowed = skip.allows(self._left_out + 1, good)
+            if not allowed:
+                text = f"{self._left_out + 1} items of this run failed, which is more than {skip} allows"
+                note(failure.error, f"asyncfeed: {text}")
+        if allowed:
+            self._left_out += 1
+            self._context.skipped(failure)
+        return allowed
+
+    def _asked(self, failure: Failure) -> bool:
+        """Ask the user's function. If it raises, the item is not left out, and the error says why."""
+        assert callable(self._skip)
+        try:
+            return bool(self._skip(failure))
+        except Exception as error:  # noqa: BLE001 - the failure of the item is the one to raise
+            note(failure.error, f"asyncfeed: on_error={self._skip!r} raised {type(error).__name__}: {error}")
             return False
-        self._context.skipped(failure)
-        return True

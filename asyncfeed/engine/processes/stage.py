@@ -65,7 +65,7 @@ class Processes:
     def __init__(self, work: Work, name: str, kept: KeptWorkers = kept) -> None:
         self._fn = work.fn
         self._name = name
-        self._goes_on = work.on_error == "skip"
+        self._goes_on = work.skip is not None
         self.room = 0
         """Bytes of results at which a group ends early. It is set before the first call."""
         most = usable_cores() if work.concurrency == "auto" else work.concurrency
