@@ -76,6 +76,11 @@ class Corrupt(StoreError):
     They are cut short, have a bad header or a wrong checksum, or changed since the file was listed.
     """
 
+    def __init__(self, *args: object, transient: bool = False) -> None:
+        super().__init__(*args)
+        self.transient = transient
+        """Whether the answer of a store was damaged, and not the file: another read may bring the right bytes."""
+
 
 class ClosedError(AsyncfeedError):
     """A feed or queue was used after it was closed, or a feed was used from an event loop that is not its own."""

@@ -51,6 +51,7 @@ FOR_THE_LOOP = {
     "reading/obstore_reader.py",
     "reading/obstore_listing.py",
     "reading/requests.py",
+    "reading/guarded.py",
     "reading/retrying.py",
     "reading/copies.py",
 }

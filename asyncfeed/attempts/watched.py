@@ -28,6 +28,10 @@ class Watched(Alarm):
         self.when = min(self._deadline, self._slow_at)
         alarms.set(self)
 
+    def unset(self) -> None:
+        """Watch the call no more, because it has ended."""
+        self._alarms.unset(self)
+
     def cancel(self) -> None:
         """Cancel the call."""
         raise NotImplementedError

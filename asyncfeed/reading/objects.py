@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from asyncfeed.attempts.retry import Policy, Retry
 from asyncfeed.errors import PipelineError
 from asyncfeed.reading.file import File
 from asyncfeed.reading.reader import Store
@@ -18,6 +19,9 @@ Verify = Literal["size", "etag"]
 MAX_REQUESTS = 64
 """Number of requests that a reader has under way. At 30 ms each, 64 are some 2,000 small objects a second. More
 need more sockets and more memory; fewer leave the network idle."""
+
+
+POLICY = Policy(retry=Retry(), timeout=10.0, bytes_per_second=1e6, hedge="auto")
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,6 +83,15 @@ class ObjectStore(Store):
             )
         if self.anonymous and self.credential_provider is not None:
             raise PipelineError("files: anonymous=True sends no credentials, so leave credential_provider out")
+
+    @property
+    def policy(self) -> Policy:
+        """How it is read if `load` says nothing else.
+
+        A read that failed is repeated up to five times within a minute. A request may take 10 s, and a second more
+        for each megabyte. A slow request is made a second time.
+        """
+        return POLICY
 
     @property
     def scheme(self) -> str:

@@ -10,7 +10,7 @@ import errno
 import os
 import re
 
-from asyncfeed.errors import Corrupt, PipelineError, StoreError, Unavailable
+from asyncfeed.errors import Corrupt, PipelineError, StoreError, TimedOut, Unavailable
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,64})</Code>")
@@ -50,6 +50,8 @@ def translate(error: BaseException, path: str) -> Exception:
     """
     name = type(error).__name__
     text = str(error)
+    if isinstance(error, TimedOut):
+        return TimedOut(f"{path}: {error}", kind="timeout")
     if isinstance(error, (StoreError, PipelineError)):
         return error
     if isinstance(error, FileNotFoundError):
@@ -70,7 +72,7 @@ def _generic(text: str, path: str) -> Exception:
     if status is not None:
         return _of_status(int(status[1]), text, path)
     if "UnexpectedRange" in text:
-        return Corrupt(f"{path}: the store sent another part than was asked for")
+        return Corrupt(f"{path}: the store sent another part than was asked for", transient=True)
     if _METADATA.search(text):
         return _denied(path, "no credentials were found; for a public bucket pass anonymous=True")
     if _CERTIFICATE.search(text):

@@ -8,10 +8,12 @@ streams take requests whose answer names the version (`If-Match`), because sever
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from asyncfeed.attempts.retry import Policy
 from asyncfeed.errors import Corrupt
 from asyncfeed.reading.copies import Copies
 from asyncfeed.reading.file import Bytes, File
@@ -21,6 +23,7 @@ from asyncfeed.reading.reader import AsyncReader, Buffers, Range, changed, ends_
 from asyncfeed.reading.requests import Pending, Requests, end
 from asyncfeed.reading.urls import WEB
 from asyncfeed.reading.versioned import Contents, Versioned, condition, quoted
+from asyncfeed.stats import SlowPaths
 
 if TYPE_CHECKING:
     from asyncfeed.reading.objects import ObjectStore
@@ -59,11 +62,19 @@ class ObstoreReader(AsyncReader):
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._requests = Requests(store.max_requests)
+        self._policy: Policy | None = None
+        self._again = SlowPaths()
         self._client: Any = None
         self._obstore: Any = None
 
+    def follow(self, policy: Policy, again: SlowPaths) -> None:
+        """Note how long a request may take, and when it is made a second time."""
+        self._policy, self._again = replace(policy, cost=_nbytes), again
+
     async def open(self) -> None:
         """Make the client. It connects when something is read."""
+        if self._policy is not None:
+            self._requests.follow(self._policy, self._again)
         self._obstore = installed("obstore", "cloud")
         self._client = connect(self._store)
 
@@ -112,12 +123,12 @@ class ObstoreReader(AsyncReader):
                 return [error for _ in ranges]
         return [np.empty(0, np.uint8) if each is None else each for each in taken.outcomes]
 
-    async def stream(self, file: File) -> AsyncGenerator[bytes]:
+    async def stream(self, file: File, start: int = 0) -> AsyncGenerator[bytes]:
         """Yield the bytes of an object. The next request is under way while the bytes of one are taken."""
         if file.size is None:
             file = value(*await self.look((file,)))
         size = file.size or 0
-        start, step = 0, FIRST_BLOCK
+        step = FIRST_BLOCK
         ahead: Pending | None = None
         try:
             while start < size:
@@ -209,6 +220,11 @@ class ObstoreReader(AsyncReader):
         if isinstance(found, Exception):
             return found
         return changed(file, found.size, found.version) or translate(error, file.path)
+
+
+def _nbytes(asked: Part | File) -> int:
+    """Return the bytes that a request brings; for an object of unknown size as many as one request may bring."""
+    return 0 if isinstance(asked, File) else min(asked.stop - max(0, asked.start), LARGE)
 
 
 class _Looks:
@@ -350,7 +366,8 @@ def _why(file: File, found: File | Exception, room: int | None) -> Exception | N
         return wrong_size(file, found.size or 0, room)
     if found.size == 0:
         return None
-    return Corrupt(f"{file.path}: the store sent another number of bytes than the {found.size} that it has")
+    text = f"{file.path}: the store sent another number of bytes than the {found.size} that it has"
+    return Corrupt(text, transient=True)
 
 
 def _views(buffers: Buffers) -> list[memoryview]:

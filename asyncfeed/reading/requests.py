@@ -9,7 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
+
+from asyncfeed.attempts.alarms import Alarms
+from asyncfeed.attempts.hedging import Hedging
+from asyncfeed.attempts.retry import Policy
+from asyncfeed.reading.guarded import Guarded
+from asyncfeed.stats import SlowPaths
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -29,10 +36,38 @@ class Sink(Protocol[T_contra]):
         ...
 
 
+class Guard:
+    """Guards the requests of one reader, with one timer for all of them."""
+
+    def __init__(self, policy: Policy, track: Callable[[Pending], None], again: SlowPaths) -> None:
+        self._policy = policy
+        self._track = track
+        self._again = again
+        self._alarms = Alarms(asyncio.get_running_loop())
+        self._hedging = None if policy.hedge is None else Hedging(policy.hedge)
+
+    def guarded(self, first: Pending, item: T, start: Callable[[T], Pending]) -> Pending:
+        """Return a future for a request that was started."""
+        policy = self._policy
+        hedging = self._hedging if policy.hedges(item) else None
+        seconds = policy.seconds(item)
+        return Guarded(
+            self._alarms, seconds, hedging, first, partial(start, item), self._track, self._count
+        ).future
+
+    def _count(self) -> None:
+        self._again.note("second request beside a slow one")
+
+    def drop(self) -> None:
+        """End the timer."""
+        self._alarms.drop()
+
+
 class Requests:
     """The requests of a reader. At most `limit` are under way."""
 
     def __init__(self, limit: int) -> None:
+        self._guard: Guard | None = None
         self._free = limit
         self._waiting: deque[asyncio.Future[None]] = deque()
         """What waits for a free place, in the order of its arrival."""
@@ -86,6 +121,14 @@ class Requests:
         begun = self._start(start, item)
         return None if isinstance(begun, Exception) else begun
 
+    def follow(self, policy: Policy, again: SlowPaths) -> None:
+        """Limit the time of each request, and make slow ones a second time, as a policy says.
+
+        Called on the loop. `policy.cost` is asked for the bytes of an item. `again` counts second requests.
+        """
+        if policy.timeout is not None or policy.hedge is not None:
+            self._guard = Guard(policy, self.track, again)
+
     def track(self, future: Pending) -> None:
         """Remember a part of a request that is under way."""
         self._under_way.add(future)
@@ -93,15 +136,21 @@ class Requests:
 
     async def close(self) -> None:
         """End all requests."""
+        if self._guard is not None:
+            self._guard.drop()
         await end(list(self._under_way))
 
     def abandon(self) -> None:
         """Let no request report to the loop, which is closed."""
+        if self._guard is not None:
+            self._guard.drop()
         cancel(list(self._under_way))
 
     def _start(self, start: Callable[[T], Pending], item: T) -> Pending | Exception:
         try:
             future = start(item)
+            if self._guard is not None:
+                future = self._guard.guarded(future, item, start)
         except Exception as error:  # noqa: BLE001 - any exception is an outcome
             self._wake()
             return error

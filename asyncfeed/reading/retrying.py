@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -17,8 +18,7 @@ from asyncfeed.stats import SlowPaths
 T = TypeVar("T")
 
 CORRUPT_ATTEMPTS = 2
-"""Number of reads of a file whose bytes are not as listed. One more read tells a broken answer from a file that
-has changed: that stays as it is."""
+"""Number of reads of a file that is not as listed. It most likely was written to, and stays as it is."""
 
 
 class RetryingReader(AsyncReader):
@@ -34,7 +34,7 @@ class RetryingReader(AsyncReader):
 
     def __init__(self, reader: AsyncReader, retry: Retry, again: SlowPaths) -> None:
         self._reader = reader
-        self._retry = retry
+        self._retry = replace(retry, on=(*retry.on, Corrupt))
         self._again = again
         """Counts what was read again."""
         self._random = Random()  # noqa: S311 - clients should not come back at the same time; no secret is made of it
@@ -118,11 +118,12 @@ class RetryingReader(AsyncReader):
 
     def _delay(self, failed: _Failed, error: Exception) -> float | None:
         """Return after how many seconds to read again; None if that is not worth it."""
+        if isinstance(error, Corrupt) and not error.transient:
+            failed.changed += 1
+            if failed.changed == CORRUPT_ATTEMPTS:
+                return None
         number = len(failed.attempts) + 1
-        if isinstance(error, Corrupt) and number < CORRUPT_ATTEMPTS:
-            delay: float | None = 0.0
-        else:
-            delay = self._retry.delay(error, number, failed.elapsed(), self._random.random())
+        delay = self._retry.delay(error, number, failed.elapsed(), self._random.random())
         if delay is not None:
             kind = error.kind if isinstance(error, Unavailable) else type(error).__name__
             self._again.note(f"read again after: {kind}")
@@ -138,6 +139,8 @@ class _Failed:
 
     def __init__(self, began: float) -> None:
         self.attempts: list[FailedAttempt] = []
+        self.changed = 0
+        """How many of the reads found a file that is not as listed."""
         self._began = began
 
     def elapsed(self) -> float:

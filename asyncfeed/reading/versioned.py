@@ -27,7 +27,8 @@ class Contents(NamedTuple):
         file, wanted = part.file, part.stop - part.start
         wrong = changed(file, self.size, self.etag or file.version)
         if wrong is None and len(self.body) != wanted:
-            return Corrupt(f"{file.path}: {len(self.body)} bytes came where {wanted} were asked for")
+            text = f"{file.path}: {len(self.body)} bytes came where {wanted} were asked for"
+            return Corrupt(text, transient=True)
         return wrong
 
 

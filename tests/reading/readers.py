@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 import asyncfeed as af
+from asyncfeed.attempts.retry import Wanted
 from asyncfeed.reading.fsspec_store import FsspecStore
 from asyncfeed.reading.memory import MemoryStore
 from asyncfeed.reading.objects import ObjectStore
@@ -255,8 +256,8 @@ KINDS: dict[str, Callable[[Path], Folder]] = {
 
 @asynccontextmanager
 async def open_reader(store: Store | None) -> AsyncIterator[AsyncReader]:
-    """Open a reader of a store on the loop."""
-    made = new_reader(store)
+    """Open a reader of a store on the loop. It reads nothing again, whatever its store says."""
+    made = new_reader(store, Wanted(retry=None, timeout=None, hedge=None))
     if isinstance(made, Reader):
         made = ThreadedReader(made, partial(asyncio.get_running_loop().run_in_executor, None))
     await made.open()

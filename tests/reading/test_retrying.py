@@ -126,10 +126,17 @@ def test_what_another_attempt_cannot_mend_is_the_outcome_at_once(error: Exceptio
     assert faulty.reads == {"a": 1}
 
 
-def test_a_file_that_is_not_as_listed_is_read_once_more() -> None:
-    """A broken answer passes; a file that was written to stays another one."""
-    broken = Faulty(lambda _, number: af.Corrupt("short") if number == 1 else None)
-    (outcome,) = read(broken, lambda reader: reader.read([File("a")]))
+def test_a_damaged_answer_is_asked_for_again_as_often_as_no_answer() -> None:
+    damaged = Faulty(lambda _, number: af.Corrupt("short", transient=True) if number < 4 else None)
+    (outcome,) = read(damaged, lambda reader: reader.read([File("a")]))
+    assert outcome.tobytes() == b"a"
+
+
+@pytest.mark.parametrize("first", [None, busy()], ids=str)
+def test_a_file_that_is_not_as_listed_is_read_once_more(first: Exception | None) -> None:
+    """Whatever failed before. A file that was written to stays another one."""
+    passing = Faulty(lambda _, number: [first, af.Corrupt("old")][number - 1] if first and number < 3 else None)
+    (outcome,) = read(passing, lambda reader: reader.read([File("a")]))
     assert outcome.tobytes() == b"a"
     changed = Faulty(lambda *_: af.Corrupt("changed"))
     (outcome,) = read(changed, lambda reader: reader.read([File("a")]))
