@@ -47,14 +47,17 @@ def test_each_object_is_delivered_once_an_epoch_whatever_fails(fused: bool) -> N
         pipeline = files(server)  # listed before anything fails
         for fault in FAULTS:
             faults.add(fault, rate=0.1 / len(FAULTS))
-        loaded = pipeline.load(af.raw("uint8"), retry=QUICK)
+        loaded = pipeline.load(af.raw("uint8"), retry=QUICK, hedge=None)  # a second request hides a failure
         loaded = (loaded.batch(20) if fused else loaded).repeat(3)
         with loaded.open() as feed:
             seen = [row.tobytes() for each in feed for row in np.atleast_2d(each)]
             again = sum(count for reason, count in feed.stats().slow_paths if reason.startswith("read again"))
     assert seen == bodies * 3
     assert sum(server.faulty.values()) > 20
-    assert abs(again - sum(server.faulty.values())) <= 5, "what failed was counted, but where a second request won"
+    faults_seen = sum(server.faulty.values())
+    assert 0.9 * faults_seen <= again <= faults_seen, (
+        "what failed was counted; a look after a failure may fail, too"
+    )
 
 
 def test_a_server_that_never_answers_ends_in_an_error_with_key_attempts_and_time(server: ObjectServer) -> None:
