@@ -23,7 +23,7 @@ from asyncfeed.stacking.pool import Pool, shared_pool
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch, Group
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, LayoutMismatch, fitting
+from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, LayoutMismatch, Unread, fitting
 from asyncfeed.stages.steps import MemberError, Place, Step, Work
 from asyncfeed.stats import SlowPaths
 from asyncfeed.trees import Spec, Tree, leaf_spec, unflatten
@@ -135,6 +135,11 @@ class ReadBatch:
             return self._assemble(*_columns(samples), place)
         except LayoutMismatch as surprise:
             reason = str(surprise)
+        except Unread as unread:
+            if not isinstance(samples[0], File):  # a file of an earlier sample may be in another column
+                reason = "the store did not answer"
+            else:
+                raise MemberError(unread.member, self.stage, unread.error) from None
         except OSError as error:  # the slow path meets it, too, and says at which sample
             reason = f"{type(error).__name__} while a file was read"
         self.slow_paths.note(f"{self.stage}, one by one: {reason}")

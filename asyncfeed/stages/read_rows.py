@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from asyncfeed.errors import Corrupt
+from asyncfeed.errors import Corrupt, Unavailable
 from asyncfeed.formats.base import Decoder, Header, Layout
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.reader import Buffers, Reader, value
@@ -65,11 +65,23 @@ def _groups(files: int, aside: int) -> list[range]:
     return [range(start, min(start + step, files)) for start in range(0, files, step)]
 
 
-def _check(outcomes: Sequence[Exception | None]) -> None:
+class Unread(Exception):
+    """The store did not give a file, however often it was asked."""
+
+    def __init__(self, member: int, error: Unavailable) -> None:
+        super().__init__(member, error)
+        self.member = member
+        """The place of the file in the batch."""
+        self.error = error
+
+
+def _check(outcomes: Sequence[Exception | None], places: range) -> None:
     """Raise the error of the first file that could not be read into its row."""
-    for error in filter(None, outcomes):
+    for place, error in zip(places, outcomes, strict=True):
         if isinstance(error, Corrupt):
             raise LayoutMismatch(DIFFERS)
+        if isinstance(error, Unavailable):
+            raise Unread(place, error)
         value(error)
 
 
@@ -94,7 +106,7 @@ class HeadedRows:
             rows = [body[at : at + size] for at in islice(count(some.start * size, size), len(some))]
             into: list[Buffers] = list(zip(heads, rows, strict=True)) if aside else [(row,) for row in rows]
             try:
-                _check(reader.read_into(files[some.start : some.stop], into))
+                _check(reader.read_into(files[some.start : some.stop], into), some)
                 if heads.count(head) != len(heads):  # type: ignore[arg-type]
                     raise LayoutMismatch(DIFFERS)
             except LayoutMismatch:
@@ -129,7 +141,7 @@ class HeadedRows:
                 for start, length in zip(count(some.start * row, row), inside, strict=False)
             ]
             into = list(zip(heads, rows, strict=True)) if offset else [(each,) for each in rows]
-            _check(reader.read_into(files[some.start : some.stop], into))
+            _check(reader.read_into(files[some.start : some.stop], into), some)
             for place, head, length in zip(some, heads, inside, strict=True):
                 text = bytes(head)
                 if known.get(text) != length:
@@ -177,7 +189,7 @@ class LaidOutRows:
             rows = [[body[place * size : (place + 1) * size] for body, size in bodies] for place in some]
             into = [template.parts(*each) for each in zip(asides, rows, strict=True)]
             try:
-                _check(reader.read_into(files[some.start : some.stop], into))
+                _check(reader.read_into(files[some.start : some.stop], into), some)
                 if not all(map(template.fits, asides, rows)):
                     raise LayoutMismatch(DIFFERS)
             except LayoutMismatch:

@@ -25,6 +25,8 @@ class Flaky(Store):
         self.failures = failures
         self.reads: Counter[str] = Counter()
         self.followed: list[Policy] = []
+        self.broken = ""
+        """The path of a file that cannot be had."""
         self._policy = policy or Policy()
         self._on_threads = on_threads
 
@@ -37,7 +39,7 @@ class Flaky(Store):
 
     def read(self, file: File) -> Bytes | Exception:
         self.reads[file.path] += 1
-        if self.reads[file.path] <= self.failures:
+        if file.path == self.broken or self.reads[file.path] <= self.failures:
             return af.Unavailable(f"{file.path}: busy", kind="throttled")
         return np.full(4, int(file.path.split(".")[0]), np.uint8)
 
@@ -97,6 +99,20 @@ def test_what_fails_at_last_is_raised_with_its_attempts_and_its_name() -> None:
         samples(af.items(store.files()).load(af.raw("uint8")))
     assert [each.number for each in raised.value.attempts] == [1, 2]
     assert "item 0.raw" in str(raised.value.__notes__)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_batch_asks_no_more_often_for_a_file_than_a_sample_does(columns: int) -> None:
+    """One file cannot be had. Its batch is not read again file by file, which would take as long once more."""
+    store = Flaky(0, Policy(retry=PATIENT))
+    files = store.files()
+    pipeline: Any = af.items(files if columns == 1 else list(zip(files, files[::-1], strict=True)))
+    store.broken = "7.raw"
+    with pytest.raises(af.Unavailable, match="7.raw: busy") as raised:
+        list(pipeline.load(af.raw("uint8")).batch(10))
+    assert "item 7.raw" in str(raised.value.__notes__) or columns == 2
+    assert store.reads["7.raw"] <= PATIENT.attempts * columns
+    assert store.reads["8.raw"] <= columns
 
 
 def test_statistics_count_what_was_read_again() -> None:
