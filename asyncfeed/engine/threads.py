@@ -14,6 +14,10 @@ from typing import Any, TypeVar
 
 R = TypeVar("R")
 
+SHUTDOWN = "interpreter shutdown"
+"""What Python says, from 3.12 on, of a thread that cannot be started because the program has ended. The functions
+registered with `atexit`, which stop the runs, are called after that."""
+
 
 class CapacityLimiter:
     """Lets at most `width` threads work on its jobs at a time, and queues the other jobs.
@@ -88,7 +92,9 @@ class Threads:
             try:
                 self._hand_out(job)
             except RuntimeError as error:  # the system has no more threads, or the interpreter is ending
-                job[2].set_exception(error)
+                if SHUTDOWN not in str(error):
+                    job[2].set_exception(error)
+                # Else the run is stopped at once: no task waits for the result, and no user wants to hear of it.
                 return
             limiter.busy += 1
 

@@ -86,6 +86,29 @@ def test_a_lane_that_becomes_narrow_lets_its_threads_end_their_jobs() -> None:
     assert gauge.calls == 4
 
 
+def test_at_the_end_of_the_interpreter_a_job_waits_for_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread starts any more, and the run is stopped in a moment: that is no error to report."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    async def main() -> None:
+        threads, limiter = Threads(asyncio.get_running_loop(), "test"), CapacityLimiter()
+        limiter.width = 1
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        waiting = asyncio.create_task(threads.run("job", int, limiter=limiter))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        with pytest.raises(RuntimeError, match="interpreter shutdown"):  # what closes something must hear of it
+            threads.submit("closing", int)
+
+    asyncio.run(main())
+
+
 def test_a_thread_that_cannot_be_started_fails_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
