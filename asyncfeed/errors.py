@@ -70,6 +70,17 @@ class Unavailable(StoreError):
         """The attempts before the one that this error ended."""
 
 
+def tell_attempts(error: Exception, earlier: list[FailedAttempt], seconds: float) -> None:
+    """Let the error of the last attempt tell of the attempts before it, `seconds` after the first one began."""
+    if not earlier:
+        return
+    before = "; ".join(map(str, earlier))
+    text = f"attempt {len(earlier) + 1}, {seconds:.3g} s after the first began; before it: {before}"
+    note(error, f"asyncfeed: {text}")
+    if isinstance(error, Unavailable):
+        error.attempts = tuple(earlier)
+
+
 class Corrupt(StoreError):
     """A file's bytes are damaged.
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from asyncfeed.attempts.retry import Retry
-from asyncfeed.errors import Corrupt, FailedAttempt, Unavailable, note
+from asyncfeed.errors import Corrupt, FailedAttempt, Unavailable, tell_attempts
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, value
 from asyncfeed.stats import SlowPaths
@@ -152,10 +152,4 @@ class _Failed:
 
     def tell(self, error: Exception) -> None:
         """Let the last error tell of the attempts before it."""
-        if not self.attempts:
-            return
-        number, earlier = len(self.attempts) + 1, "; ".join(map(str, self.attempts))
-        text = f"attempt {number}, {self.elapsed():.3g} s after the first began; before it: {earlier}"
-        note(error, f"asyncfeed: {text}")
-        if isinstance(error, Unavailable):
-            error.attempts = tuple(self.attempts)
+        tell_attempts(error, self.attempts, self.elapsed())

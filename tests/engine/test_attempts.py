@@ -115,6 +115,17 @@ def test_a_call_that_hangs_is_an_error_that_says_for_how_long() -> None:
     assert isinstance(result.error, TimeoutError)
     assert result.error.kind == "timeout"
     assert str(result.error) == "no result within 2.5 s"
+    assert result.error.attempts == ()
+
+
+def test_a_call_that_hangs_at_each_attempt_tells_of_them_as_data() -> None:
+    async def hangs(x: int) -> int:
+        return await asyncio.get_running_loop().create_future()
+
+    result = drawn(hangs, timeout=2.5, retry=af.Retry(attempts=3), concurrency=1)
+    assert isinstance(result.error, af.TimedOut)
+    assert [each.number for each in result.error.attempts] == [1, 2]
+    assert result.error.attempts[0].seconds == 2.5
 
 
 @pytest.mark.parametrize("times", [[0.5, 9.0, 0.1, 3.0, 30.0, 0.2], [30.0, 0.1], [9.9] * 5, [0.1, 10.1]], ids=str)

@@ -21,7 +21,7 @@ from asyncfeed.attempts.hedging import Hedging
 from asyncfeed.attempts.retry import Policy
 from asyncfeed.attempts.watched import Watched
 from asyncfeed.engine.operators.step import RunContext
-from asyncfeed.errors import FailedAttempt, TimedOut, note
+from asyncfeed.errors import FailedAttempt, TimedOut, tell_attempts
 from asyncfeed.stats import SlowPaths
 
 
@@ -58,10 +58,7 @@ class Attempts:
                 number, elapsed = len(failed) + 1, self._loop.time() - began
                 delay = self._delay(error, number, elapsed)
                 if delay is None:
-                    if failed:
-                        earlier = "; ".join(map(str, failed))
-                        text = f"attempt {number}, {elapsed:.3g} s after the first began; before it: {earlier}"
-                        note(error, f"asyncfeed: {text}")
+                    tell_attempts(error, failed, elapsed)
                     raise
                 failed.append(FailedAttempt(number, elapsed, f"{type(error).__name__}: {error}"))
                 self._again.note(f"{self._name}, called again after {type(error).__name__}")
