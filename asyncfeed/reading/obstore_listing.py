@@ -15,8 +15,8 @@ from asyncfeed.reading.keys import Found, ObjectList, matcher
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.obstore_client import LISTING_RETRIES, connect, installed
 from asyncfeed.reading.obstore_errors import translate
-from asyncfeed.reading.obstore_reader import ObstoreReader
-from asyncfeed.reading.reader import value
+from asyncfeed.reading.reader import AsyncReader, value
+from asyncfeed.reading.scope import new_reader
 from asyncfeed.reading.urls import WEB, parse
 from asyncfeed.reading.versioned import quoted
 
@@ -78,7 +78,8 @@ async def _expand(keys: Sequence[str], store: ObjectStore, start: str) -> Object
 
 async def _looked_up(keys: Iterable[str], store: ObjectStore) -> dict[str, Found]:
     """Return what is known of objects, by their keys."""
-    reader = ObstoreReader(store)
+    reader = new_reader(store)  # it looks again after a failure that may pass, as in a run
+    assert isinstance(reader, AsyncReader)
     unique = list(dict.fromkeys(keys))
     try:
         await reader.open()

@@ -117,6 +117,15 @@ def test_a_listing_survives_a_store_that_is_busy(server: ObjectServer) -> None:
     assert caught.value.kind == "throttled"
 
 
+def test_a_look_at_one_object_survives_a_store_that_is_busy(server: ObjectServer) -> None:
+    server.faults.add("503", times=2)
+    url = "s3://bucket/train/0000.npy"
+    server.put("bucket", "train/0000.npy", b"1234")
+    (file,) = af.files(url, **reach(server))
+    assert file.size == 4
+    assert server.requests["HEAD"] == 3
+
+
 def test_a_store_is_not_listed_on_the_thread_of_a_running_loop(server: ObjectServer) -> None:
     async def main() -> None:
         with pytest.raises(af.PipelineError, match="asyncio.to_thread"):
