@@ -37,7 +37,8 @@ class Description:
         """Return the number of items that one run delivers. Raises `TypeError` if it is not known."""
         size = self.size()
         if size is None:
-            raise TypeError(f"the length of {self!r} is not known, or it has no end")
+            fix = f"; {self.source.unnumbered}" if self.source.unnumbered else ""
+            raise TypeError(f"the length of {self!r} is not known, or it has no end{fix}")
         return size
 
     def __bool__(self) -> bool:

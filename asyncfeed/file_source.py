@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.numbered import Numbered
 from asyncfeed.pipeline import Pipeline
+from asyncfeed.reading import manifest as manifests
 from asyncfeed.reading import remote
 from asyncfeed.reading.file import File
 from asyncfeed.reading.keys import ObjectList
 from asyncfeed.reading.listing import FileList, Pattern, expand
+from asyncfeed.reading.objects import ObjectStore
+from asyncfeed.reading.urls import scheme_of
 from asyncfeed.stages.base import Source
-from asyncfeed.stages.steps import Indexed
+from asyncfeed.stages.steps import Indexed, Opening
+
+How = Literal["eager", "streamed"]
+
+
+@dataclass(frozen=True)
+class Unlisted:
+    """Files that each run lists for itself, by this call. It blocks."""
+
+    expand: Callable[..., FileList | ObjectList]
+    args: tuple[Any, ...]
+
+    def open_at(self, place: int) -> Opening:
+        """Return how a run reads the files. All its epochs see the files that the first one finds."""
+        names = getattr(self.args[0], "names", None)
+        if isinstance(names, ObjectList):
+            from asyncfeed.reading.obstore_listing import Listing  # noqa: PLC0415 - it knows the event loop
+
+            return Opening(Listing(names).files, drop=place)
+        found: list[FileList | ObjectList] = []
+
+        def listed() -> FileList | ObjectList:
+            if not found:
+                found.append(self.expand(*self.args))
+            return found[0]
+
+        return Opening(listed, call=True, drop=place)
 
 
 @dataclass(frozen=True)
 class Files(Source):
-    """Files that were listed when the pipeline was described."""
+    """Files that were listed when the pipeline was described, or that each run lists."""
 
-    patterns: Any
+    patterns: Any = None
+    manifest: str | None = None
     root: str | None = None
-    found: FileList | ObjectList = field(default_factory=lambda: FileList([], [], []), repr=False)
+    listing: How = "eager"
+    found: FileList | ObjectList | Unlisted = field(default_factory=lambda: FileList([], [], []), repr=False)
 
     method: ClassVar[str] = "files"
     positional: ClassVar[tuple[str, ...]] = ("patterns",)
@@ -36,39 +67,74 @@ class Files(Source):
         """Return `Unknown`: files have no axes."""
         return Unknown()
 
-    def indexed(self) -> Indexed:
-        """Return the files by number."""
+    def indexed(self) -> Indexed | None:
+        """Return the files by number; None if they are not listed yet."""
         found = self.found
+        if isinstance(found, Unlisted):
+            return None
         return Numbered(len(found), found.pick, name=lambda place: found[place].path)
+
+    def open_at(self, place: int) -> Opening:
+        """Return how a run lists and reads the files."""
+        assert isinstance(self.found, Unlisted)
+        return self.found.open_at(place)
+
+    @property
+    def unnumbered(self) -> str:
+        """What to change if the files must be reached by number."""
+        return 'files(...) without listing="streamed" knows all its files' if self.listing == "streamed" else ""
+
+    def __str__(self) -> str:
+        """Return the call."""
+        return super().__str__().replace("files(None, ", "files(", 1)
 
 
 def files(
-    patterns: Pattern | Iterable[Pattern], *, root: Pattern | None = None, store: object = None, **options: Any
+    patterns: Pattern | Iterable[Pattern] | None = None,
+    *,
+    manifest: Pattern | None = None,
+    root: Pattern | None = None,
+    store: object = None,
+    listing: How = "eager",
+    **options: Any,
 ) -> Pipeline[File]:
     """Read from files, as `File`s to `load`: local ones, or objects of a store if the patterns are URLs.
 
     Call it on a thread if a loop runs: it lists the files here, once. Locally it makes a system call for the size
     of each. A store is asked for all names below the fixed part of a pattern, and must not be listed on the thread
-    of a loop that runs.
+    of a loop that runs. With `listing="streamed"` nothing is listed here: the call does not block, and the first
+    files are delivered before the last ones are listed.
 
     Args:
         patterns: A path, a pattern, or a list of both. Patterns (`*`, `?`, `[...]`, `{a,b}`, `**`) match files,
-            never directories. URLs (`s3://bucket/train/*.npy`) must all be of one bucket or host.
+            never directories. Instead of paths, they may all be URLs (`s3://bucket/train/*.npy`).
+        manifest: A text file that names the files, instead of patterns. It may be a URL, and packed (`.gz`). A
+            `.jsonl` file has a line `{"path": ..., "size": ..., "etag": ...}` for each file. A `.csv` file has
+            these columns. Any other file has a path or a URL on each line. Size and etag may be left out. A path
+            is relative to the manifest. `docs/storage.md` says what a manifest may name.
         root: The folder that local files found through links must lie below. By default it is the fixed part of
-            the pattern.
+            the pattern. For a manifest, the folder or URL that its paths are relative to, and must lie below.
         store: What reads URLs. By default obstore does, for s3, gs, az, abfss and https. "fsspec", or a filesystem
             of fsspec, reads those and others.
+        listing: "eager" lists the files in this call. "streamed" lists them in each run. Then they have no length,
+            and `shuffle` needs a `buffer`.
         options: How an object store is reached: `endpoint`, `anonymous`, `verify` and more, see
             `asyncfeed.reading.ObjectStore`. With "fsspec" these are the options of its filesystem.
 
     Raises:
-        PipelineError: A pattern matches nothing, a link leads outside, or a URL is not allowed.
+        PipelineError: A pattern matches nothing, a link leads outside, a URL is not allowed, or a line of the
+            manifest is wrong.
         FileNotFoundError: A path does not exist.
         IsADirectoryError: A path is a directory.
         Unavailable: The store did not answer.
 
     Order:
-        The files of a pattern are sorted. A list keeps its order.
+        The files of a pattern are sorted. A list and a manifest keep their order. With "streamed", the epochs of a
+        run see the same files.
+
+    Memory:
+        Each file takes less than 200 bytes if its name has up to 100 characters. "streamed" asks for one page of
+        1,000 names more than were delivered.
 
     Example:
         >>> import pathlib, tempfile
@@ -77,12 +143,35 @@ def files(
         >>> list(files(f"{folder}/*.txt").map(lambda file: file.size))
         [1, 1]
     """
-    if not isinstance(patterns, str | os.PathLike | Iterable):
-        raise PipelineError(f"files: takes a path, a pattern, or a list of them, not {patterns!r}")
-    given = patterns if isinstance(patterns, str | os.PathLike) else tuple(patterns)
-    found = remote.expand(given, store, options)
-    if found is None:
-        return Pipeline(Files(given, None if root is None else os.fspath(root), expand(given, root)))
-    if root is not None:
-        raise PipelineError("files: root is for local files; a store has no links")
-    return Pipeline(Files(given, None, found))
+    if listing not in ("eager", "streamed"):
+        raise PipelineError(f'files: listing must be "eager" or "streamed", not {listing!r}')
+    base = None if root is None else os.fspath(root)
+    given: Any = None
+    if manifest is not None:
+        path, unlisted = _of_manifest(patterns, manifest, base, store, options)
+    else:
+        path = None
+        if not isinstance(patterns, str | os.PathLike | Iterable):
+            raise PipelineError(f"files: takes a path, a pattern, or a list of them, not {patterns!r}")
+        given = patterns if isinstance(patterns, str | os.PathLike) else tuple(patterns)
+        wanted = remote.wanted(given, store, options)
+        if wanted is not None and base is not None:
+            raise PipelineError("files: root is for local files; a store has no links")
+        unlisted = Unlisted(expand, (given, base)) if wanted is None else Unlisted(remote.Wanted.listed, (wanted,))
+    found = unlisted if listing == "streamed" else unlisted.expand(*unlisted.args)
+    return Pipeline(Files(given, path, base, listing, found))
+
+
+def _of_manifest(
+    patterns: object, manifest: Pattern, root: str | None, store: object, options: dict[str, Any]
+) -> tuple[str, Unlisted]:
+    if patterns is not None:
+        raise PipelineError("files: give either patterns or a manifest; concat joins both")
+    if not isinstance(manifest, str | os.PathLike):
+        raise PipelineError(f"files: the manifest is a path or a URL, not {manifest!r}")
+    if store is not None and not isinstance(store, ObjectStore):
+        raise PipelineError("files: a manifest takes an ObjectStore as store=; fsspec does not read its files")
+    path = os.fspath(manifest)
+    if scheme_of(path) is not None:
+        remote.Stores(store, options).add(path)  # what is wrong with the URL is said here
+    return path, Unlisted(manifests.read, (path, root, store, options))

@@ -50,6 +50,7 @@ FOR_THE_LOOP = {
     "reading/stream.py",
     "reading/obstore_reader.py",
     "reading/obstore_listing.py",
+    "reading/obstore_pages.py",
     "reading/requests.py",
     "reading/guarded.py",
     "reading/retrying.py",

@@ -17,7 +17,7 @@ import numpy as np
 from asyncfeed.errors import PipelineError, StoreError, Unavailable
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.glob import alternatives, fixed_part, has_magic
-from asyncfeed.reading.keys import ObjectList, matcher
+from asyncfeed.reading.keys import ObjectList, Place, matcher
 from asyncfeed.reading.reader import Buffers, Range, Reader, Store, changed, ends_before, fill, value
 
 _SAME = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -166,7 +166,8 @@ def expand(paths: Sequence[str], store: FsspecStore) -> ObjectList:
     """List the files that paths and patterns name. Patterns mean what they mean for local files. This blocks."""
     fs = store.filesystem
     literals: list[File] = []
-    found = ObjectList("", store)
+    place = Place("", store)
+    found = ObjectList((place,))
     listed = False
     for path in paths:
         pattern = path.partition("://")[2] or path
@@ -185,7 +186,7 @@ def expand(paths: Sequence[str], store: FsspecStore) -> ObjectList:
         return matches
     if listed:
         raise PipelineError("files: with fsspec, give either patterns or paths; concat joins both")
-    return ObjectList("", store, ((file.path, file.size, file.etag) for file in literals))
+    return ObjectList((place,), ((file.path, file.size, file.etag, 0) for file in literals))
 
 
 def _match(pattern: str, store: FsspecStore, found: ObjectList) -> None:

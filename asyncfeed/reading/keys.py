@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from itertools import pairwise, starmap
+from operator import lt
+from typing import NamedTuple, overload
 
 from asyncfeed.reading.file import File
 from asyncfeed.reading.reader import Store
@@ -14,8 +16,16 @@ UNKNOWN = -1
 """The size of an object whose size is not known, in an `ObjectList`."""
 _CLASS = re.compile(r"\[(!?)(\]?[^\]/]*)\]")
 
-Found = tuple[str, int | None, str | None]
-"""A key, the size in bytes and the etag. The last two are None if they are not known."""
+Found = tuple[str, int | None, str | None, int]
+"""A key, the size in bytes, the etag, and the number of the `Place`. An unknown size or etag is None."""
+
+
+class Place(NamedTuple):
+    """Where the objects of an `ObjectList` are."""
+
+    start: str
+    """The text before each key, which makes it the path of a file."""
+    store: Store
 
 
 class Texts(Sequence[str]):
@@ -70,28 +80,47 @@ class Texts(Sequence[str]):
 
 
 class ObjectList(Sequence[File]):
-    """Objects of one store, held compactly. A `File` is made when it is asked for.
+    """Objects of one store or several, held compactly. A `File` is made when it is asked for.
 
-    Memory: 24 bytes for each object, beside the characters of its key and etag.
+    Memory: 24 bytes for each object, beside the characters of its key and etag. With several stores 4 more.
     """
 
-    __slots__ = ("_etags", "_keys", "_sizes", "_start", "_store")
+    __slots__ = ("_etags", "_keys", "_places", "_sizes", "_which")
 
-    def __init__(self, start: str, store: Store, found: Iterable[Found] = ()) -> None:
-        self._start = start
-        """The text before each key, which makes it the path of a file."""
-        self._store = store
+    def __init__(self, places: Iterable[Place], found: Iterable[Found] = ()) -> None:
+        self._places = list(places)
         self._keys = Texts()
         self._etags = Texts()
         self._sizes = array("q")
+        self._which = array("I")
+        """The number of the place of each object. It is empty as long as all objects are of the first place."""
         for each in found:
             self.append(*each)
 
-    def append(self, key: str, size: int | None, etag: str | None) -> None:
-        """Add an object."""
+    def append(self, key: str, size: int | None = None, etag: str | None = None, place: int = 0) -> None:
+        """Add an object of the place with this number."""
+        if place and not self._which:
+            self._which.extend(bytes(len(self)))
+        if place or self._which:
+            self._which.append(place)
         self._keys.append(key)
         self._etags.append(etag or "")
         self._sizes.append(UNKNOWN if size is None else size)
+
+    def extend(self, found: Iterable[Found]) -> None:
+        """Add objects."""
+        for each in found:
+            self.append(*each)
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """Where the objects are. Each object has the number of its place."""
+        return self._places
+
+    def add_place(self, place: Place) -> int:
+        """Add a place, and return its number."""
+        self._places.append(place)
+        return len(self._places) - 1
 
     @property
     def nbytes(self) -> int:
@@ -101,39 +130,35 @@ class ObjectList(Sequence[File]):
     @property
     def memory(self) -> int:
         """Memory that the list takes, in bytes."""
-        return self._keys.nbytes + self._etags.nbytes + 8 * len(self._sizes)
+        return self._keys.nbytes + self._etags.nbytes + 8 * len(self._sizes) + 4 * len(self._which)
 
     def found(self) -> Iterator[Found]:
         """Yield what is known of each object."""
-        for key, size, etag in zip(self._keys, self._sizes, self._etags, strict=True):
-            yield key, None if size == UNKNOWN else size, etag or None
+        return map(self._found, range(len(self)))
 
     def pick(self, places: Iterable[int]) -> list[File]:
         """Return the objects at these places, in this order."""
         return [self[at] for at in places]
 
     def in_order(self) -> ObjectList:
-        """Return the objects sorted by key, each once."""
+        """Return the objects sorted by URL, each once."""
         keys = self._keys
-        before, rising = "", True
-        for key in keys:
-            if key <= before:
-                rising = False
-                break
-            before = key
-        if rising:
+        if not self._which and all(starmap(lt, pairwise(keys))):
             return self
-        ordered = ObjectList(self._start, self._store)
-        last: str | None = None
-        for key, at in sorted(zip(keys, range(len(keys)), strict=True)):
-            if key != last:
-                ordered.append(key, *self._known(at))
-            last = key
+        starts = [place.start for place in self._places]
+        which = self._which or bytes(len(self))
+        ordered = ObjectList(self._places)
+        last: tuple[str, str] | None = None
+        for start, key, at in sorted(zip((starts[each] for each in which), keys, range(len(keys)), strict=True)):
+            if (start, key) != last:
+                ordered.append(*self._found(at))
+            last = start, key
         return ordered
 
-    def _known(self, at: int) -> tuple[int | None, str | None]:
+    def _found(self, at: int) -> Found:
         size = self._sizes[at]
-        return None if size == UNKNOWN else size, self._etags[at] or None
+        place = self._which[at] if self._which else 0
+        return self._keys[at], None if size == UNKNOWN else size, self._etags[at] or None, place
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -144,24 +169,23 @@ class ObjectList(Sequence[File]):
     def __getitem__(self, at: slice) -> ObjectList: ...
     def __getitem__(self, at: int | slice) -> File | ObjectList:
         if isinstance(at, slice):
-            places = range(*at.indices(len(self)))
-            return ObjectList(
-                self._start, self._store, ((self._keys[each], *self._known(each)) for each in places)
-            )
-        size, etag = self._known(at)
-        return File(self._start + self._keys[at], size, etag=etag, store=self._store)
+            return ObjectList(self._places, map(self._found, range(*at.indices(len(self)))))
+        key, size, etag, place = self._found(at)
+        start, store = self._places[place]
+        return File(start + key, size, etag=etag, store=store)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ObjectList):
             return NotImplemented
-        mine = (self._start, self._store, self._sizes, self._keys, self._etags)
-        return mine == (other._start, other._store, other._sizes, other._keys, other._etags)
+        mine = (self._places, self._which, self._sizes, self._keys, self._etags)
+        return mine == (other._places, other._which, other._sizes, other._keys, other._etags)
 
     def __hash__(self) -> int:
-        return hash((len(self), self._start))
+        return hash((len(self), *(place.start for place in self._places)))
 
     def __repr__(self) -> str:
-        return f"ObjectList({len(self)} objects of {self._store!r})"
+        stores = [place.store for place in self._places]
+        return f"ObjectList({len(self)} objects of {stores[0]!r}{', ...' if len(stores) > 1 else ''})"
 
 
 def matcher(pattern: str) -> re.Pattern[str]:

@@ -1,31 +1,30 @@
-"""Lists the objects that URLs and patterns name, on a loop of its own: the thread must have none that runs."""
+"""Lists the objects that URLs and patterns name: all of them in one call, or page by page in a run."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, NamedTuple, TypeVar, cast
 
-from asyncfeed.errors import PipelineError
-from asyncfeed.reading.file import File
-from asyncfeed.reading.glob import alternatives, fixed_part, has_magic
-from asyncfeed.reading.keys import Found, ObjectList, matcher
+from asyncfeed.errors import PipelineError, StoreError, note
+from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.keys import Found, ObjectList, Place
 from asyncfeed.reading.objects import ObjectStore
-from asyncfeed.reading.obstore_client import LISTING_RETRIES, connect, installed
-from asyncfeed.reading.obstore_errors import translate
+from asyncfeed.reading.obstore_client import installed
+from asyncfeed.reading.obstore_pages import PAGE, Folders, Named, is_pattern, is_web, named
 from asyncfeed.reading.reader import AsyncReader, value
-from asyncfeed.reading.scope import new_reader
-from asyncfeed.reading.urls import WEB, parse
-from asyncfeed.reading.versioned import quoted
+from asyncfeed.reading.scope import current, new_reader
 
-CHUNK = 1000
-"""Number of objects that one turn of the loop lists. A page of S3 has as many."""
+T = TypeVar("T")
+
+LOOKED_UP = 256
+"""Number of objects without a wildcard that a run looks up at a time. More of them delay the first, fewer leave
+requests unused between two groups."""
 
 
-def expand(urls: Sequence[str], store: ObjectStore) -> ObjectList:
-    """List the objects that URLs and patterns name, all of one store.
+def expand(names: ObjectList) -> ObjectList:
+    """List the objects that keys and patterns name.
 
     Order and patterns are those of local files, see `listing.expand`. The size of an object without a wildcard is
     looked up, unless the store is a web server.
@@ -33,112 +32,171 @@ def expand(urls: Sequence[str], store: ObjectStore) -> ObjectList:
     Raises `PipelineError` for a pattern without a match, `FileNotFoundError` and the other errors of a reader.
     This blocks, and must not be called on a thread whose event loop runs.
     """
-    keys = []
-    for url in urls:
-        location = parse(url)
-        if location.base != store.url:
+    if all(is_web(place) for place in names.places):  # nothing is asked
+        return names
+    return _blocking(_expand(names), "to list a store")
+
+
+def read_object(file: File) -> Bytes:
+    """Return the contents of an object. This blocks, and must not be called on a thread whose event loop runs."""
+    read = _with_reader(cast("ObjectStore", file.store), lambda reader: reader.read((file,)))
+    return value(*_blocking(read, "to read a manifest"))
+
+
+def _blocking(coroutine: Coroutine[Any, Any, T], what: str) -> T:
+    """Run a coroutine on a loop of its own. Raise if this thread has one that runs."""
+    try:
+        installed("obstore", "cloud")
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
             raise PipelineError(
-                f"files: one call reads one store, not {store.url} and {location.base}: use concat"
+                f'files: {what} takes requests, which would block this event loop; pass listing="streamed", which '
+                "makes them while the pipeline runs, or write: await asyncio.to_thread(asyncfeed.files, ...)"
             )
-        keys.append(location.key)
-    start = f"{store.url}/"
-    if store.scheme in WEB:
-        # The path of a file is the URL as it was given, because its encoding is not unique.
-        return ObjectList("", store, ((url, None, None) for url in urls))
-    installed("obstore", "cloud")
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise PipelineError(
-            "files: to list a store takes requests, which would block this event loop; "
-            "write: await asyncio.to_thread(asyncfeed.files, ...)"
-        )
-    return asyncio.run(_expand(keys, store, start))
+        return asyncio.run(coroutine)
+    finally:
+        coroutine.close()
 
 
-async def _expand(keys: Sequence[str], store: ObjectStore, start: str) -> ObjectList:
-    literal = [key for key in keys if not has_magic(key)]
-    patterns = [key for key in keys if has_magic(key)]
-    sizes = await _looked_up(literal, store) if literal else {}
-    if not patterns:
-        return ObjectList(start, store, (sizes[key] for key in keys))
-    matches = await _matching(patterns, store, start)
-    if not literal:
+async def _expand(names: ObjectList) -> ObjectList:
+    known = await _looked_up([each for each in named(names) if not is_pattern(names, each)], names.places)
+    folders = Folders(names, sorted_only=False)
+    if not len(folders):
+        return ObjectList(names.places, (known[each] for each in named(names)))
+    matches = ObjectList(names.places)
+    for number in range(len(folders)):
+        async with aclosing(folders.pages(number)) as pages:
+            async for page in pages:
+                matches.extend(page)
+    matches = matches.in_order()
+    if not known:
         return matches
-    made = ObjectList(start, store)
+    made = ObjectList(names.places)
     listed = False
-    for key in keys:
-        if key in sizes:
-            made.append(*sizes[key])
+    for each in named(names):
+        if each in known:
+            made.append(*known[each])
         elif not listed:
             listed = True
-            for each in matches.found():
-                made.append(*each)
+            made.extend(matches.found())
     return made
 
 
-async def _looked_up(keys: Iterable[str], store: ObjectStore) -> dict[str, Found]:
-    """Return what is known of objects, by their keys."""
-    reader = new_reader(store)  # it looks again after a failure that may pass, as in a run
+class Listing:
+    """The objects of one run. Its first epoch lists them as they are wanted, and later epochs see the same ones.
+
+    Invariants:
+
+    * `found` only grows, and holds each object that an epoch has delivered.
+    * The steps before `_step` are complete. If an epoch is left in the middle of a step, the next epoch goes on
+      behind the last object found.
+    """
+
+    def __init__(self, names: ObjectList) -> None:
+        self.found = ObjectList(names.places)
+        self._names = names
+        self._folders = Folders(names, sorted_only=True)
+        self._steps = _steps(names, len(self._folders))
+        self._step = 0
+        self._before = 0
+        """Number of objects found in the steps that are complete."""
+
+    async def files(self) -> AsyncGenerator[File]:
+        """Yield the files of one epoch. The next page is asked for before the files of one are delivered."""
+        found = self.found
+        for at in range(0, len(found), PAGE):
+            for file in found.pick(range(at, min(at + PAGE, len(found)))):
+                yield file
+        try:
+            for step in self._steps[self._step :]:
+                async with aclosing(self._more(step)) as pages:
+                    async for page in pages:
+                        at = len(found)
+                        found.extend(page)
+                        for file in found.pick(range(at, len(found))):
+                            yield file
+                self._step += 1
+                self._before = len(found)
+        finally:
+            self._folders.let_go()
+
+    async def _more(self, step: Step) -> AsyncGenerator[Sequence[Found]]:
+        """Yield the objects of a step that are not found yet."""
+        found = self.found
+        count = len(found) - self._before
+        if step.folder is None:
+            group = list(named(self._names[step.start + count : step.stop]))
+            known = await _looked_up(group, self._names.places)
+            yield [known[each] for each in group]
+            return
+        last = next(found[-1:].found())[0] if count else None
+        async with aclosing(self._folders.pages(step.folder, last)) as pages:
+            try:
+                async for page in pages:
+                    yield page
+            except (OSError, StoreError) as error:
+                if found:
+                    note(error, f"asyncfeed: the listing had {len(found):,} files by then, up to {found[-1].path}")
+                raise
+
+
+class Step(NamedTuple):
+    """A part of a listing: the folder with this number, or the names without wildcards from `start` to `stop`."""
+
+    folder: int | None
+    start: int = 0
+    stop: int = 0
+
+
+def _steps(names: ObjectList, folders: int) -> list[Step]:
+    """Return the steps of a listing. All patterns are listed where the first one stands."""
+    steps: list[Step] = []
+    start = 0
+    listed = False
+    for at, each in enumerate(named(names)):
+        is_one = is_pattern(names, each)
+        if start < at and (is_one or at - start == LOOKED_UP):
+            steps.append(Step(None, start, at))
+            start = at
+        if is_one:
+            start = at + 1
+            steps += () if listed else map(Step, range(folders))
+            listed = True
+    if start < len(names):
+        steps.append(Step(None, start, len(names)))
+    return steps
+
+
+async def _looked_up(group: Iterable[Named], places: Sequence[Place]) -> dict[Named, Found]:
+    """Return what is known of objects. A web server is not asked. A run asks with its own readers."""
+    known: dict[Named, Found] = {}
+    wanted: dict[int, dict[str, None]] = {}
+    for number, key in group:
+        if is_web(places[number]):
+            known[number, key] = key, None, None, number
+        else:
+            wanted.setdefault(number, {})[key] = None
+    for number, keys in wanted.items():
+        store = cast("ObjectStore", places[number].store)
+        files = [store.file(key) for key in keys]
+        for key, outcome in zip(keys, await _look(store, files), strict=True):
+            file: File = value(outcome)
+            known[number, key] = key, file.size, file.etag, number
+    return known
+
+
+async def _look(store: ObjectStore, files: Sequence[File]) -> list[File | Exception]:
+    scope = current.get()
+    if scope is not None:
+        return await (await scope.async_reader(store)).look(files)
+    return await _with_reader(store, lambda reader: reader.look(files))
+
+
+async def _with_reader(store: ObjectStore, call: Callable[[AsyncReader], Coroutine[Any, Any, T]]) -> T:
+    reader = new_reader(store)  # it asks again after a failure that may pass, as in a run
     assert isinstance(reader, AsyncReader)
-    unique = list(dict.fromkeys(keys))
     try:
         await reader.open()
-        looked = await reader.look([store.file(key) for key in unique])
+        return await call(reader)
     finally:
         await reader.close()
-    found: dict[str, Found] = {}
-    for key, outcome in zip(unique, looked, strict=True):
-        file: File = value(outcome)
-        found[key] = key, file.size, file.etag
-    return found
-
-
-async def _matching(patterns: Sequence[str], store: ObjectStore, start: str) -> ObjectList:
-    """Return the objects that match patterns, sorted, each once."""
-    client = connect(store, retries=LISTING_RETRIES)
-    found = ObjectList(start, store)
-    for pattern in patterns:
-        before = len(found)
-        choices = alternatives(pattern)
-        match = re.compile("|".join(f"(?:{matcher(each).pattern})" for each in choices), re.DOTALL).fullmatch
-        folders = _outermost([fixed_part(each) for each in choices])
-        for folder in folders:
-            try:
-                await _list(client, folder, match, found)
-            except (PipelineError, asyncio.CancelledError):
-                raise
-            except Exception as error:  # noqa: BLE001 - translated
-                raise translate(error, start + folder) from None
-        if len(found) == before:
-            where = " and ".join(repr(start + each) for each in folders)
-            raise PipelineError(f"files: {start + pattern!r} matches no object; it looked in {where}")
-    return found.in_order()
-
-
-async def _list(client: Any, folder: str, match: Any, found: ObjectList) -> None:
-    """Add the objects below a folder that match."""
-    stream = installed("obstore", "cloud").list(client, folder or None, chunk_size=CHUNK)
-    empty: Found | None = None
-    async for chunk in stream:
-        for each in chunk:
-            key, size = each["path"], each["size"]
-            if empty is not None and not key.startswith(f"{empty[0]}/"):
-                found.append(*empty)
-            empty = None
-            if match(key):
-                etag = quoted(each["e_tag"])
-                if size:
-                    found.append(key, size, etag)
-                else:  # an object that stands for a folder is followed by what is in it
-                    empty = key, size, etag
-    if empty is not None:
-        found.append(*empty)
-
-
-def _outermost(folders: Iterable[str]) -> list[str]:
-    """Return the folders that lie in no other one of them. The store itself is the empty text."""
-    outer: list[str] = []
-    for folder in sorted({"" if each == "." else each for each in folders}):
-        if not outer or not (outer[-1] == "" or folder.startswith(f"{outer[-1].rstrip('/')}/")):
-            outer.append(folder)
-    return outer

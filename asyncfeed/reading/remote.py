@@ -5,22 +5,89 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.reading.keys import ObjectList
+from asyncfeed.reading.keys import ObjectList, Place
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.reader import Store
-from asyncfeed.reading.urls import SCHEMES, parse, scheme_of
+from asyncfeed.reading.urls import SCHEMES, WEB, parse, scheme_of
 
 OPTIONS = [each.name for each in fields(ObjectStore) if each.name != "url"]
 """The options of `files` for object stores."""
 _SECRET = re.compile(r"^[^/]*@|\?[^/]*=")
 
 
-def expand(patterns: Any, store: object, options: Mapping[str, Any]) -> ObjectList | None:
-    """List the objects that URLs name. Return None if the paths are local ones."""
+class Stores:
+    """Collects URLs. Each bucket and each host gets a store, and all stores have the same options.
+
+    Args:
+        store: The only store that is allowed. None makes a store for each bucket and host.
+        options: The options of the stores that are made.
+    """
+
+    def __init__(self, store: ObjectStore | None, options: Mapping[str, Any]) -> None:
+        unknown = sorted(set(options) - set(OPTIONS))
+        if unknown:
+            raise PipelineError(f"files: no option {unknown[0]!r}; object stores have {', '.join(OPTIONS)}")
+        if store is not None and options:
+            raise PipelineError("files: give the options to the ObjectStore")
+        self.found = ObjectList(())
+        self._store = store
+        self._options = options
+        self._places: dict[str, tuple[int, bool]] = {}
+        """The number of each store, and whether it is a web server."""
+
+    def add(self, url: str, size: int | None = None, etag: str | None = None) -> None:
+        """Add a URL. It may be a pattern."""
+        base, key = parse(url)
+        place = self._places.get(base)
+        number, web = self._add(base) if place is None else place
+        # The path of a file of a web server is the URL as it was given, because its encoding is not unique.
+        self.found.append(url if web else key, size, etag, number)
+
+    def store(self, base: str) -> ObjectStore:
+        """Return the store of a bucket or a host."""
+        if self._store is None:
+            return ObjectStore(base, **self._options)
+        if base != self._store.url:
+            raise PipelineError(
+                f"files: {base} is not {self._store.url}, which store= names; without store= the options apply to "
+                "the stores of all URLs"
+            )
+        return self._store
+
+    def _add(self, base: str) -> tuple[int, bool]:
+        store = self.store(base)
+        web = store.scheme in WEB
+        number = self.found.add_place(Place("" if web else f"{base}/", store))
+        self._places[base] = number, web
+        return number, web
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What URLs and patterns name, before it is listed: in an object store, or with fsspec."""
+
+    names: ObjectList | tuple[str, ...]
+    fsspec: Any = None
+    """The `FsspecStore` that reads the names. None if object stores do."""
+
+    def listed(self) -> ObjectList:
+        """List it. This blocks."""
+        if isinstance(self.names, ObjectList):
+            # It knows the event loop, and a description does without it until it lists a store.
+            from asyncfeed.reading import obstore_listing  # noqa: PLC0415
+
+            return obstore_listing.expand(self.names)
+        from asyncfeed.reading import fsspec_store  # noqa: PLC0415 - an extra
+
+        return fsspec_store.expand(self.names, self.fsspec)
+
+
+def wanted(patterns: Any, store: object, options: Mapping[str, Any]) -> Wanted | None:
+    """Return the objects that URLs name, without a request. Return None if the paths are local ones."""
     given = [patterns] if isinstance(patterns, str | os.PathLike) else list(_iterated(patterns))
     schemes = {scheme_of(each) if isinstance(each, str) else None for each in given} - {"file"}
     if store is None and schemes <= {None}:
@@ -39,7 +106,7 @@ def expand(patterns: Any, store: object, options: Mapping[str, Any]) -> ObjectLi
 
 def _objects(
     urls: list[str], schemes: set[str | None], store: ObjectStore | None, options: Mapping[str, Any]
-) -> ObjectList:
+) -> Wanted:
     if None in schemes:
         raise PipelineError("files: URLs and paths do not go together in one list; concat joins both")
     for scheme in sorted(schemes - set(SCHEMES), key=str):
@@ -47,20 +114,13 @@ def _objects(
             f'files: {scheme}://... is read through fsspec only: pass store="fsspec" '
             f"(without it the schemes are {', '.join(SCHEMES)})"
         )
-    if store is None:
-        unknown = sorted(set(options) - set(OPTIONS))
-        if unknown:
-            raise PipelineError(f"files: no option {unknown[0]!r}; object stores have {', '.join(OPTIONS)}")
-        store = ObjectStore(parse(urls[0]).base, **options)
-    elif options:
-        raise PipelineError("files: give the options to the ObjectStore")
-    # It knows the event loop, and a description does without it until it lists a store.
-    from asyncfeed.reading import obstore_listing  # noqa: PLC0415
-
-    return obstore_listing.expand(urls, store)
+    stores = Stores(store, options)
+    for url in urls:
+        stores.add(url)
+    return Wanted(stores.found)
 
 
-def _fsspec(urls: list[str], store: object, options: Mapping[str, Any]) -> ObjectList:
+def _fsspec(urls: list[str], store: object, options: Mapping[str, Any]) -> Wanted:
     from asyncfeed.reading import fsspec_store  # noqa: PLC0415 - an extra
     from asyncfeed.reading.obstore_client import installed  # noqa: PLC0415
 
@@ -83,7 +143,7 @@ def _fsspec(urls: list[str], store: object, options: Mapping[str, Any]) -> Objec
         raise PipelineError(
             f'files: store must be "fsspec", a filesystem of fsspec or an ObjectStore, not {store!r}'
         )
-    return fsspec_store.expand(urls, store)
+    return Wanted(tuple(urls), store)
 
 
 def _iterated(patterns: object) -> Iterable[object]:

@@ -186,6 +186,11 @@ class Source(Node):
     delivers_files: ClassVar[bool] = False
     """Whether its items are files. They must be read before a batch can be made of them."""
 
+    @property
+    def unnumbered(self) -> str:
+        """What to change if the items must be reached by number, as a sentence. Empty if nothing helps."""
+        return ""
+
     def indexed(self) -> Indexed | None:
         """Return the items if they can be reached by number, else None."""
         return None

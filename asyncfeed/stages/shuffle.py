@@ -67,7 +67,7 @@ class Shuffle(Node):
         if self.exact:
             indexed, rest = fold(source, (*stages, self))
             if indexed is None or rest:
-                self.steps()  # this raises the error
+                raise _needs_buffer(source.unnumbered if indexed is None else "")
         return super().after(source, stages)
 
     def index(self, upstream: Indexed) -> Indexed | None:
@@ -79,10 +79,7 @@ class Shuffle(Node):
     def steps(self) -> Sequence[Step]:
         """Return the buffer. A stream cannot be shuffled without one."""
         if self.buffer is None:
-            raise PipelineError(
-                "shuffle: items of a stream cannot be reached by number, so it needs a buffer: "
-                ".shuffle(buffer=10_000); or put it next to the source, before the stage that makes it a stream"
-            )
+            raise _needs_buffer()
         seed = stage_seed(self.seed, self.stream)
         return [BufferShuffle(self.buffer, seed, reshuffle=self.reshuffle)]
 
@@ -93,6 +90,14 @@ class Shuffle(Node):
     def length(self, upstream: int) -> int:
         """Return `upstream`: as many items come out as go in."""
         return upstream
+
+
+def _needs_buffer(fix: str = "") -> PipelineError:
+    fix = fix or "or put it next to the source, before the stage that makes it a stream"
+    return PipelineError(
+        "shuffle: items of a stream cannot be reached by number, so it needs a buffer: "
+        f".shuffle(buffer=10_000); {fix}"
+    )
 
 
 class Permuted:

@@ -123,7 +123,7 @@ def numbers(most: int) -> st.SearchStrategy[list[int]]:
 
 SEQUENCES = ["list", "range", "bare", "dataset", "array", "arrays"]
 STREAMS = ["function", "generator", "async generator"]
-FILES = ["files", "items of files", "lines"]
+FILES = ["files", "streamed files", "items of files", "lines"]
 
 
 @st.composite
@@ -150,7 +150,10 @@ def _source(kind: str, values: list[int], concurrency: Any) -> af.Pipeline[Any]:
             return af.arrays(np.array(values, np.int64))
         case "files" if values:
             return af.files([file_of(value) for value in values]).load(af.text, concurrency=concurrency).map(int)
-        case "files" | "items of files":
+        case "streamed files" if values:
+            paths = [file_of(value) for value in values]
+            return af.files(paths, listing="streamed").load(af.text, concurrency=concurrency).map(int)
+        case "files" | "streamed files" | "items of files":
             files = [af.File(str(file_of(value))) for value in values]
             return af.items(files).load(af.text, concurrency=concurrency).map(int)
         case "lines":

@@ -194,6 +194,7 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
     numbers, before = af.items(range(COUNT)), list(range(BAD))
     here = (f"number {BAD}", BAD)
     listed = files(folder) if write else numbers  # without: for the names of the kinds only
+    unlisted = af.files(f"{folder}/*.bin", listing="streamed")
     file = (f"{folder}/{BAD:02}.bin", BAD)
     twice = [x for x in before for _ in range(2)]
     ragged = [np.zeros(2 if x == BAD else 1) for x in range(COUNT)]
@@ -257,6 +258,9 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
             before, "items(", *here,
         ),  # fmt: skip
         "decoder": Kind(lambda k: listed.load(decoder(error), concurrency=k), before, "load(", *file),
+        "decoder of streamed files": Kind(
+            lambda k: unlisted.load(decoder(error), concurrency=k), before, "load(", *file
+        ),
         "async decoder": Kind(lambda k: listed.load(decoder_async(error), concurrency=k), before, "load(", *file),
         "flat_map": Kind(lambda k: numbers.flat_map(flat(error), concurrency=k), twice, "flat_map(", *here),
         "lazy flat_map": Kind(

@@ -76,9 +76,9 @@ def test_an_endpoint_is_an_address_without_a_secret() -> None:
         assert "CANARY" not in str(caught.value)
 
 
-def test_urls_of_two_stores_and_of_none_are_refused() -> None:
-    with pytest.raises(af.PipelineError, match="one store"):
-        af.files(["s3://bucket/a", "s3://other/a"])
+def test_urls_and_paths_in_one_list_and_unknown_options_are_refused() -> None:
+    with pytest.raises(af.PipelineError, match="s3://other is not s3://bucket, which store= names"):
+        af.files(["s3://bucket/a", "s3://other/a"], store=ObjectStore("s3://bucket"))
     with pytest.raises(af.PipelineError, match="do not go together"):
         af.files(["s3://bucket/a", "a.npy"])
     with pytest.raises(af.PipelineError, match="options are for URLs"):

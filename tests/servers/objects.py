@@ -103,6 +103,8 @@ class ObjectServer:
         """Versions that are not made from the contents."""
         self.lists_quotes = True
         """Whether a listing has the quotes around an etag. Azure's has none."""
+        self.lists_sorted = True
+        """Whether a listing is in the order of the keys, as S3 has it. Its directory buckets have no order."""
         self.requests: Counter[str] = Counter()
         """Number of requests by kind: "GET", "HEAD", "LIST"."""
         self.faulty: Counter[str] = Counter()
@@ -263,6 +265,8 @@ class _Connection(asyncio.Protocol):
         after = options.get("continuation-token", options.get("start-after", ""))
         found = sorted(key for key in keys if key.startswith(prefix) and key > after)
         page = found[: self._server.page]
+        if not self._server.lists_sorted:
+            page.reverse()
         more = len(found) > len(page)
         contents = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>{ISO_DATE}</LastModified>"

@@ -1,0 +1,216 @@
+"""Pages of the objects that patterns match, as a store lists them.
+
+A store gives its keys in order, and folders are listed in that order. So the objects of several patterns come
+sorted, and the first ones are known before the last ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, NamedTuple, cast
+
+from asyncfeed.errors import PipelineError
+from asyncfeed.reading.glob import alternatives, fixed_part, has_magic
+from asyncfeed.reading.keys import Found, ObjectList, Place, matcher
+from asyncfeed.reading.objects import ObjectStore
+from asyncfeed.reading.obstore_client import LISTING_RETRIES, connect, installed
+from asyncfeed.reading.obstore_errors import translate
+from asyncfeed.reading.requests import end
+from asyncfeed.reading.urls import WEB
+from asyncfeed.reading.versioned import quoted
+
+PAGE = 1000
+"""Number of objects that one request lists. A page of S3 has as many."""
+
+Match = Callable[[str], object]
+Named = tuple[int, str]
+"""The number of a place, and a key or a pattern of keys."""
+
+
+class Folder(NamedTuple):
+    """What one listing goes through: everything of a place whose key begins with `path`."""
+
+    place: int
+    path: str
+    patterns: dict[str, list[str]]
+    """The patterns that may match something in it, and those of their alternatives that may."""
+
+
+class Folders:
+    """The folders that hold everything that patterns match, in the order of their URLs. None lies in another."""
+
+    def __init__(self, names: ObjectList, *, sorted_only: bool) -> None:
+        self._places = names.places
+        self._sorted_only = sorted_only
+        """Whether keys that do not rise are an error."""
+        self._clients: dict[int, Any] = {}
+        found: dict[int, dict[str, list[str]]] = {}
+        for number, pattern in dict.fromkeys(each for each in named(names) if is_pattern(names, each)):
+            found.setdefault(number, {})[pattern] = alternatives(pattern)
+        self._folders = [
+            folder
+            for number in sorted(found, key=lambda each: self._places[each].start)
+            for folder in _outermost(number, found[number])
+        ]
+        self._looked_in: dict[Named, list[int]] = {}
+        """The patterns without a match so far, and the numbers of their folders."""
+        for number, folder in enumerate(self._folders):
+            for pattern in folder.patterns:
+                self._looked_in.setdefault((folder.place, pattern), []).append(number)
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+    async def pages(self, number: int, last: str | None = None) -> AsyncGenerator[Sequence[Found]]:
+        """Yield the objects in a folder that match, those behind the key `last`.
+
+        Raises `PipelineError` at the end of the last folder of a pattern that has matched nothing.
+        """
+        folder = self._folders[number]
+        where = self._where(number)
+        chosen = _Chosen(folder, where if self._sorted_only else None, last)
+        try:
+            async with aclosing(self._listed(folder, last)) as listed:
+                async for page in listed:
+                    matching = chosen.take(page)
+                    self._note(folder, matching)
+                    yield matching
+            matching = chosen.rest()
+            self._note(folder, matching)
+            yield matching
+        except PipelineError:
+            raise
+        except Exception as error:  # noqa: BLE001 - translated
+            raise translate(error, where) from None
+        for pattern in folder.patterns:
+            looked_in = self._looked_in.get((folder.place, pattern))
+            if looked_in is not None and looked_in[-1] == number:
+                raise PipelineError(
+                    f"files: {self._places[folder.place].start + pattern!r} matches no object; it looked in "
+                    + " and ".join(repr(self._where(each)) for each in looked_in)
+                )
+
+    async def _listed(self, folder: Folder, last: str | None) -> AsyncGenerator[Any]:
+        """Yield the pages of a folder. The request for the next one is under way while one is taken."""
+        if folder.place not in self._clients:
+            store = cast("ObjectStore", self._places[folder.place].store)
+            self._clients[folder.place] = connect(store, retries=LISTING_RETRIES)
+        obstore = installed("obstore", "cloud")
+        stream = obstore.list(self._clients[folder.place], folder.path or None, offset=last, chunk_size=PAGE)
+        ahead: asyncio.Future[Any] = anext(stream)
+        try:
+            with suppress(StopAsyncIteration):
+                while True:
+                    page = await ahead
+                    ahead = anext(stream)
+                    yield page
+        finally:
+            await end([ahead])
+            del (
+                ahead,
+                stream,
+            )  # the exception of the last future refers to this frame, which would keep the connection
+
+    def let_go(self) -> None:
+        """Let go of the connections."""
+        self._clients.clear()
+
+    def _note(self, folder: Folder, matching: Sequence[Found]) -> None:
+        """Note which patterns have a match by now."""
+        if not self._looked_in or not matching:
+            return
+        for pattern, choices in folder.patterns.items():
+            if (folder.place, pattern) in self._looked_in:
+                match = _match(choices)
+                if any(match(each[0]) for each in matching):
+                    del self._looked_in[folder.place, pattern]
+
+    def _where(self, number: int) -> str:
+        return self._places[self._folders[number].place].start + self._folders[number].path
+
+
+class _Chosen:
+    """Chooses what matches from the pages of a folder, in their order."""
+
+    def __init__(self, folder: Folder, sorted_in: str | None, last: str | None) -> None:
+        self._match = _match([each for choices in folder.patterns.values() for each in choices])
+        self._place = folder.place
+        self._sorted_in = sorted_in
+        """The name of the folder if its keys must rise."""
+        self._skipped = last
+        self._last = last or ""
+        self._empty: Found | None = None
+        """The object that was listed last, if it has no bytes. It may stand for a folder."""
+
+    def take(self, page: Iterable[Any]) -> list[Found]:
+        chosen: list[Found] = []
+        for each in page:
+            key, size = each["path"], each["size"]
+            if self._sorted_in is not None:
+                self._check_order(key, size)
+            empty = self._empty
+            if empty is not None:
+                if not key.startswith(f"{empty[0]}/"):
+                    chosen.append(empty)
+                self._empty = None
+            if self._match(key) and key != self._skipped:
+                found = key, size, quoted(each["e_tag"]), self._place
+                if size:
+                    chosen.append(found)
+                else:  # an object that stands for a folder is followed by what is in it
+                    self._empty = found
+        return chosen
+
+    def rest(self) -> list[Found]:
+        empty, self._empty = self._empty, None
+        return [] if empty is None else [empty]
+
+    def _check_order(self, key: str, size: int) -> None:
+        if key > self._last:
+            self._last = key
+            return
+        if not size and f"{key}/" > self._last:  # the slash at the end of a folder is not shown
+            self._last = f"{key}/"
+            return
+        if key != self._skipped:
+            raise PipelineError(
+                f"files: the store does not list {self._sorted_in!r} in the order of the names, so that "
+                'listing="streamed" cannot sort; leave it out'
+            )
+
+
+def _match(choices: Iterable[str]) -> Match:
+    return re.compile("|".join(f"(?:{matcher(each).pattern})" for each in choices), re.DOTALL).fullmatch
+
+
+def _outermost(place: int, patterns: dict[str, list[str]]) -> list[Folder]:
+    """Return the folders of patterns that lie in no other one of them, sorted. "" is the whole store."""
+    choices = sorted(
+        ("" if (folder := fixed_part(each)) == "." else folder, pattern, each)
+        for pattern, alternative in patterns.items()
+        for each in alternative
+    )
+    outer: list[Folder] = []
+    for path, pattern, each in choices:
+        if not outer or not path.startswith(outer[-1].path):
+            outer.append(Folder(place, path, {}))
+        outer[-1].patterns.setdefault(pattern, []).append(each)
+    return outer
+
+
+def named(names: ObjectList) -> Iterable[Named]:
+    """Return the names in a list."""
+    return ((number, key) for key, _, _, number in names.found())
+
+
+def is_web(place: Place) -> bool:
+    """Return whether a place is a web server. It cannot be asked what it has."""
+    return cast("ObjectStore", place.store).scheme in WEB
+
+
+def is_pattern(names: ObjectList, each: Named) -> bool:
+    """Return whether a name is a pattern. The URLs of a web server are none."""
+    return has_magic(each[1]) and not is_web(names.places[each[0]])
