@@ -19,8 +19,10 @@ from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.numbered import Numbered
 from asyncfeed.pipeline import Pipeline
-from asyncfeed.reading.glob import has_magic
-from asyncfeed.reading.listing import FileList, Pattern, expand
+from asyncfeed.reading.listing import Pattern
+from asyncfeed.reading.manifest import Namer
+from asyncfeed.reading.objects import ObjectStore
+from asyncfeed.reading.remote import OPTIONS
 from asyncfeed.stages.base import Source, show
 from asyncfeed.stages.steps import Indexed
 
@@ -74,6 +76,8 @@ def table(
     files: str | Sequence[str] = (),
     types: Mapping[str, Callable[[str], Any]] | None = None,
     root: Pattern | None = None,
+    store: ObjectStore | None = None,
+    **options: Any,
 ) -> Pipeline[dict[str, Any]]:
     r"""Feed the rows of a CSV file as dictionaries, with the names of its header as keys.
 
@@ -81,13 +85,16 @@ def table(
 
     Args:
         path: The CSV file.
-        files: The name of a column, or several names. The paths in these columns become `File`s to load.
+        files: The name of a column, or several names. The paths or URLs in these columns become `File`s to load.
+            A URL is not looked up, so its size is not known until it is read.
         types: The type of each column: int, float, bool (true, false, 1, 0), str, or any function of the text. A
             column without a type becomes numbers only if every number, written back, gives the text of its cell.
             Otherwise the column stays text. So a column stays text if one of its cells is "01234", "1_000", "+5",
             "1.10", "1e5", " 1", "nan", or a whole number beyond int64.
-        root: The folder that paths are relative to. A path must not lead out of it. By default it is the folder of
-            the CSV file.
+        root: The folder or URL that paths are relative to. A path must not lead out of it. By default it is the
+            folder of the CSV file.
+        store: What reads the URLs. By default obstore does, see `files`.
+        options: How an object store is reached: `endpoint`, `anonymous` and more, see `files`.
 
     Raises:
         PipelineError: The header is missing, there is no row, rows differ in length, a column is unknown, a type
@@ -107,6 +114,9 @@ def table(
         >>> next(iter(table(path, types={"zip": int, "label": str})))
         {'name': 'a', 'zip': 1234, 'label': '1'}
     """
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise PipelineError(f"table: no option {unknown[0]!r}; for URLs it has {', '.join(OPTIONS)}")
     text = os.fspath(path)
     wanted = (files,) if isinstance(files, str) else tuple(files)
     kinds = dict(types or {})
@@ -123,7 +133,7 @@ def table(
     columns: dict[str, Sequence[Any]] = {}
     for name, column in read.columns.items():
         if name in wanted:
-            columns[name] = _files(read, name, base)
+            columns[name] = _files(read, name, Namer(base, store, options))
         elif name in kinds:
             columns[name] = _convert(read, name, kinds[name])
         else:
@@ -221,19 +231,7 @@ def _truth(text: str) -> bool:
         raise ValueError("a bool is written as true, false, 1 or 0") from None
 
 
-def _files(read: _Read, name: str, base: str) -> FileList:
-    """Return the files that a column names. An error gets a note that names the line and the column."""
-    paths = [os.path.join(base, each) for each in read.columns[name]]  # noqa: PTH118
-    try:
-        for path in filter(has_magic, paths):  # a cell names one file: it must exist, and is not a pattern
-            os.stat(path)  # noqa: PTH116
-        return expand(paths, base)
-    except (OSError, PipelineError):
-        for row, path in enumerate(paths):
-            try:
-                os.stat(path)  # noqa: PTH116
-                expand([path], base)
-            except (OSError, PipelineError) as error:
-                error.add_note(f"table: {read.where(row, name)}")
-                raise
-        raise
+def _files(read: _Read, name: str, namer: Namer) -> Sequence[Any]:
+    """Return the files that a column names. An error names the line and the column."""
+    entries = ((row, text, None, None) for row, text in enumerate(read.columns[name]))
+    return namer.files(entries, lambda row: read.where(row, name))

@@ -87,7 +87,7 @@ class Namer:
         for entry in entries:
             line, name, size, etag = entry
             scheme = scheme_of(name)
-            if self._is_local and scheme in (None, "file"):
+            if self._is_local and scheme is None:
                 local.append(entry)
                 continue
             try:
@@ -151,7 +151,7 @@ def _entries(blocks: Iterable[bytes], path: str) -> Iterator[Entry]:
         parse_line = _of_json
     elif name.endswith(".csv"):
         parse_line = None  # its first line decides
-    for number, line in enumerate(_lines(blocks), 1):
+    for number, line in enumerate(lines_of(blocks), 1):
         try:
             text = _decoded(line, number)
             if not text.strip():
@@ -175,7 +175,8 @@ def _decoded(line: bytes, number: int) -> str:
         raise ValueError("it is not UTF-8") from None
 
 
-def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a text, without their ends. A line without end is not collected."""
     rest = b""
     for block in blocks:
         *whole, rest = (rest + block).split(b"\n")
@@ -249,6 +250,8 @@ def _of_csv(header: str) -> Callable[[str], tuple[str, Any, Any]]:
 def _check(name: object, size: object, etag: object) -> None:
     if not isinstance(name, str) or not name:
         raise ValueError("its path must be a text that is not empty")
+    if "\0" in name:
+        raise ValueError("its path holds a NUL character")
     if isinstance(size, bool) or not (size is None or (isinstance(size, int) and 0 <= size < 1 << 63)):
         raise ValueError("its size must be a whole number of bytes")
     if not (etag is None or isinstance(etag, str)):

@@ -305,3 +305,56 @@ def test_the_same_program_runs_on_moto() -> None:
     assert list(af.files(f"s3://{bucket}/**/*.txt", **options).load(af.text)) == [""]
     del client
     wait_for_sockets(before)
+
+
+# Several stores
+
+
+def test_one_list_may_name_objects_of_several_buckets_and_hosts(server: ObjectServer) -> None:
+    for number in range(3):
+        server.put("other", f"b/{number}.npy", npy(np.full(10, 100 + number)))
+    urls = [
+        "s3://other/b/2.npy",
+        "s3://bucket/train/00[01].npy",
+        "s3://other/b/[01].npy",
+        "s3://bucket/train/069.npy",
+    ]
+    listed = af.files(urls, **reach(server))
+    assert [file.path for file in listed] == [
+        "s3://other/b/2.npy",
+        "s3://bucket/train/000.npy",
+        "s3://bucket/train/001.npy",
+        "s3://other/b/0.npy",
+        "s3://other/b/1.npy",
+        "s3://bucket/train/069.npy",
+    ]
+    for pipeline in (listed, af.files(urls, listing="streamed", **reach(server))):
+        rows = pipeline.load(af.npy).batch(4)
+        assert [batch[:, 0].tolist() for batch in rows] == [[102, 0, 1, 100], [101, 69]]
+    assert list(af.files(urls, listing="streamed", **reach(server))) == list(listed)
+    assert pickle.loads(pickle.dumps(listed)) == listed
+    assert server.wait_closed()
+
+
+def test_each_web_server_of_a_list_is_asked_itself(server: ObjectServer) -> None:
+    with serving() as second:
+        second.put("bucket", "x.npy", npy(np.full(10, 7)))
+        urls = [f"{server.url}/bucket/train/003.npy", f"{second.url}/bucket/x.npy"]
+        listed = af.files(urls, allow_http=True).load(af.npy)
+        assert [int(array[0]) for array in listed] == [3, 7]
+
+
+def test_options_that_one_of_the_stores_cannot_have_are_refused(server: ObjectServer) -> None:
+    urls = ["s3://bucket/train/003.npy", "https://example.org/a.npy"]
+    with pytest.raises(af.PipelineError, match="the endpoint of a web server is the server itself"):
+        af.files(urls, **reach(server))
+    with pytest.raises(af.PipelineError, match="https://example.org is not s3://bucket, which store= names"):
+        af.files(urls, store=ObjectStore("s3://bucket", **reach(server)))
+
+
+def test_a_pattern_without_a_match_in_one_of_the_stores_is_an_error(server: ObjectServer) -> None:
+    server.put("other", "a.npy", b"x")
+    with pytest.raises(
+        af.PipelineError, match=r"'s3://other/b/\*' matches no object; it looked in 's3://other/b/'"
+    ):
+        af.files(["s3://bucket/train/*.npy", "s3://other/b/*"], **reach(server))

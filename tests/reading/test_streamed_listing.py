@@ -105,7 +105,7 @@ def test_any_patterns_find_the_same_files_in_the_same_order(made: dict[str, byte
     found: list[list[af.File] | None] = []
     for listing in ("eager", "streamed"):
         try:
-            found.append(list(af.files(urls, client=store, listing=listing)))  # type: ignore[arg-type]
+            found.append(list(af.files(urls, client=store, listing=listing)))
         except (af.PipelineError, FileNotFoundError):  # which of them depends on what is looked for first
             found.append(None)
     assert found[0] == found[1]

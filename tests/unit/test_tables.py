@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import asyncfeed as af
+from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.tables import infer
 
 
@@ -205,3 +206,47 @@ def test_values_are_read_as_they_were_written(rows: list[list[str]]) -> None:
         path.write_bytes(written.getvalue().encode())
         found = list(af.table(path, types={"a": str, "b": str}))
     assert [[row["a"], row["b"]] for row in found] == rows
+
+
+# URLs
+
+
+def test_a_column_may_hold_urls(tmp_path: Path) -> None:
+    path = write(tmp_path, "image,label\ns3://bucket/a.npy,1\ns3://other/b.npy,2\n")
+    rows = list(af.table(path, files="image", anonymous=True))
+    assert [(row["image"].path, row["image"].size, row["label"]) for row in rows] == [
+        ("s3://bucket/a.npy", None, 1),
+        ("s3://other/b.npy", None, 2),
+    ]
+    assert rows[0]["image"].store == ObjectStore("s3://bucket", anonymous=True)
+
+
+def test_a_column_may_be_relative_to_a_url(tmp_path: Path) -> None:
+    path = write(tmp_path, "image\na b.npy\ndeep/c.npy\n")
+    rows = af.table(path, files="image", root="s3://bucket/train")
+    assert [row["image"].path for row in rows] == ["s3://bucket/train/a b.npy", "s3://bucket/train/deep/c.npy"]
+    assert repr(rows) == f"table({str(path)!r}, files=('image',), root='s3://bucket/train')"
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "said"),
+    [
+        ("s3://user:CANARY@bucket/a", {}, "holds a user name"),
+        ("ftp://host/a", {}, "one of the schemes"),
+        ("../a", {"root": "s3://bucket/train"}, r"holds '\.', '\.\.'"),
+        ("s3://other/a", {"root": "s3://bucket/train"}, "is not below s3://bucket/train/"),
+        ("s3://other/a", {"store": ObjectStore("s3://bucket")}, "s3://other is not s3://bucket"),
+    ],
+)
+def test_a_url_that_is_not_allowed_is_an_error_that_names_its_line(
+    tmp_path: Path, cell: str, options: dict[str, Any], said: str
+) -> None:
+    path = write(tmp_path, f"image\ns3://bucket/train/a\n{cell}\n")
+    with pytest.raises(af.PipelineError, match=f"line 3 of .*, column 'image': .*{said}") as caught:
+        af.table(path, files="image", **options)
+    assert "CANARY" not in str(caught.value)
+
+
+def test_an_option_that_no_store_has_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(af.PipelineError, match="table: no option 'file'"):
+        af.table(write(tmp_path, "image\na\n"), file="image")
