@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, ClassVar, Literal
 
 from asyncfeed.axes import Axes, Unknown
@@ -15,7 +16,7 @@ from asyncfeed.reading import manifest as manifests
 from asyncfeed.reading import remote
 from asyncfeed.reading.file import File
 from asyncfeed.reading.keys import ObjectList
-from asyncfeed.reading.listing import FileList, Pattern, expand
+from asyncfeed.reading.listing import FileList, Listing, Pattern, expand
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.urls import scheme_of
 from asyncfeed.stages.base import Source
@@ -29,21 +30,25 @@ class Unlisted:
     """Files that each run lists for itself, by this call. It blocks."""
 
     expand: Callable[..., FileList | ObjectList]
-    args: tuple[Any, ...]
+    args: tuple[Any, ...] = field(repr=False)  # it may hold a secret
 
     def open_at(self, place: int) -> Opening:
         """Return how a run reads the files. All its epochs see the files that the first one finds."""
+        if self.expand is expand:
+            return Opening(Listing(*self.args).files, call=True, drop=place)
         names = getattr(self.args[0], "names", None)
         if isinstance(names, ObjectList):
-            from asyncfeed.reading.obstore_listing import Listing  # noqa: PLC0415 - it knows the event loop
+            from asyncfeed.reading.obstore_listing import ObjectListing  # noqa: PLC0415 - it knows the event loop
 
-            return Opening(Listing(names).files, drop=place)
+            return Opening(ObjectListing(names).files, drop=place)
         found: list[FileList | ObjectList] = []
+        lock = Lock()
 
         def listed() -> FileList | ObjectList:
-            if not found:
-                found.append(self.expand(*self.args))
-            return found[0]
+            with lock:  # the thread of an epoch that was left early may still be at work
+                if not found:
+                    found.append(self.expand(*self.args))
+                return found[0]
 
         return Opening(listed, call=True, drop=place)
 

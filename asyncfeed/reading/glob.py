@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from stat import S_ISREG
 from typing import NamedTuple
 
@@ -68,6 +69,10 @@ class _Directory(NamedTuple):
     link: str | None
     """The link that leads out of the boundary; None if there is none."""
     active: tuple[int, ...]
+
+
+_Inside = tuple[str, "os.DirEntry[str]", _Directory | None]
+"""The name that an entry is sorted by, the entry, and its directory if it is to be visited."""
 
 
 def has_magic(text: str) -> bool:
@@ -133,9 +138,9 @@ def _after(pattern: str, at: int) -> int:
 
 
 def walk(pattern: str, boundary: Boundary | None, *, optional: bool = False) -> Iterator[Found]:
-    """Yield the regular files that match a pattern, each once, in no particular order.
+    """Yield the regular files that match a pattern, each once, sorted. A file is looked at when its turn comes.
 
-    Memory: one entry for each directory that is not visited yet.
+    Memory: the matching names of a directory and of the directories above it.
 
     Raises:
         PipelineError: Nothing matches, unless `optional`; or a match lies outside of the boundary.
@@ -148,33 +153,49 @@ def walk(pattern: str, boundary: Boundary | None, *, optional: bool = False) -> 
     real = os.path.realpath(directory)
     link = None if boundary.holds(real) else directory
     matchers = [_matcher(part) for part in parts]
-    todo = [_Directory(base, real, link, _closure((0,), parts))]
+    top = _Directory(base, real, link, _closure((0,), parts))
+    try:
+        under_way = [(top, iter(_inside(top, parts, matchers, boundary)))]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise nothing(pattern, [directory], "which is not a directory") from error
     found = directories = 0
-    while todo:
-        here = todo.pop()
-        try:
-            entries = os.scandir(here.prefix or ".")
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if found or here.prefix != base:
-                raise
-            raise nothing(pattern, [directory], "which is not a directory") from error
-        with entries:
-            for entry in entries:
-                last, onward = _step(entry, here.active, parts, matchers)
-                if last:
-                    status = entry.stat()
-                    if S_ISREG(status.st_mode):
-                        path = here.prefix + entry.name
-                        _check(entry, path, here, boundary)
-                        found += 1
-                        yield path, status.st_size, status.st_mtime_ns
-                    else:
-                        directories += entry.is_dir()
-                if onward:
-                    todo.append(_enter(entry, here, boundary, _closure(onward, parts)))
+    while under_way:
+        here, entries = under_way[-1]
+        for _, entry, below in entries:
+            if below is not None:
+                under_way.append((below, iter(_inside(below, parts, matchers, boundary))))
+                break
+            status = entry.stat()
+            if S_ISREG(status.st_mode):
+                path = here.prefix + entry.name
+                _check(entry, path, here, boundary)
+                found += 1
+                yield path, status.st_size, status.st_mtime_ns
+            else:
+                directories += entry.is_dir()
+        else:
+            under_way.pop()
     if not found and not optional:
         hint = "which holds matching directories only: add /* to match the files in them" if directories else ""
         raise nothing(pattern, [directory], hint)
+
+
+def _inside(
+    here: _Directory, parts: list[str], matchers: list[Callable[[str], object]], boundary: Boundary
+) -> list[_Inside]:
+    """Return what matches in a directory, and the directories in it to visit, in the order of the paths."""
+    inside: list[_Inside] = []
+    active = here.active
+    with os.scandir(here.prefix or ".") as entries:
+        for entry in entries:
+            last, onward = _step(entry, active, parts, matchers)
+            if last:
+                inside.append((entry.name, entry, None))
+            if onward:  # the paths of what is in it begin so
+                below = _enter(entry, here, boundary, _closure(onward, parts))
+                inside.append((f"{entry.name}/", entry, below))
+    inside.sort(key=itemgetter(0))
+    return inside
 
 
 def _step(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import re
+import threading
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from stat import S_ISDIR, S_ISREG
 from typing import overload
 
@@ -35,6 +38,12 @@ class FileList(Sequence[File]):
         self._mtimes = array("q", mtimes)
         if not len(self._paths) == len(self._sizes) == len(self._mtimes):
             raise ValueError("FileList needs one size and one time for each path")
+
+    def append(self, path: str, size: int, mtime_ns: int) -> None:
+        """Add a file. Another thread may read the list meanwhile."""
+        self._sizes.append(size)
+        self._mtimes.append(mtime_ns)
+        self._paths.append(path)  # the last one, because it is the length
 
     @property
     def nbytes(self) -> int:
@@ -87,34 +96,85 @@ def expand(patterns: Pattern | Iterable[Pattern], root: Pattern | None = None) -
     Raises `PipelineError` for a pattern that cannot be right, `FileNotFoundError` and `IsADirectoryError` for
     paths. This blocks: it makes one system call for each file.
     """
+    found = FileList((), (), ())
+    for each in _found(patterns, root):
+        found.append(*each)
+    return found
+
+
+class Listing:
+    """The files of one run, listed as they are wanted. Later epochs see the files that the first one found.
+
+    Several threads may call `files`: the thread of an epoch that was left early may still be at work.
+    """
+
+    def __init__(self, patterns: Pattern | Iterable[Pattern], root: Pattern | None) -> None:
+        self._patterns = patterns
+        self._root = root
+        self._files = FileList((), (), ())
+        self._more: Iterator[Found] | None = None
+        """What is not listed yet. None before the first file, and after an error: then it is listed again."""
+        self._lock = threading.Lock()
+
+    def files(self) -> Iterator[File]:
+        """Yield the files of one epoch. This blocks."""
+        at = 0
+        while at < len(self._files) or self._list(at):
+            yield self._files[at]
+            at += 1
+
+    def _list(self, count: int) -> bool:
+        """List one file more than `count`. Return whether there is one."""
+        with self._lock:
+            if count < len(self._files):
+                return True
+            if self._more is None:
+                self._more = islice(_found(self._patterns, self._root), count, None)
+            try:
+                found = next(self._more, None)
+            except BaseException:
+                self._more = None
+                raise
+            if found is not None:
+                self._files.append(*found)
+            return found is not None
+
+
+def _found(patterns: Pattern | Iterable[Pattern], root: Pattern | None) -> Iterator[Found]:
+    """Yield what paths and patterns name, in order. Each file is looked at when its turn comes."""
     texts = [_checked(each) for each in ([patterns] if isinstance(patterns, str | os.PathLike) else patterns)]
     if not texts:
         raise PipelineError("files: the list of paths is empty")
     boundary = None if root is None else Boundary(_checked(root))
-    paths: list[Found] = []
-    matches: list[Found] = []
-    where: int | None = None
+    # The literal name first, because real paths may hold brackets.
+    magic = {text for text in texts if has_magic(text) and not os.path.exists(text)}  # noqa: PTH110
+    listed = False
     for text in texts:
-        found = _literal(text, boundary)
-        if found is None:
-            where = len(paths) if where is None else where
-            matches.extend(_matching(text, boundary))
-        else:
-            paths.append(found)
-    if where is not None:
-        paths[where:where] = sorted(matches if len(texts) == 1 else set(matches))
-    return FileList([path for path, _, _ in paths], [size for _, size, _ in paths], [time for _, _, time in paths])
+        if text not in magic:
+            yield _literal(text, boundary)
+        elif not listed:
+            listed = True
+            yield from _merged([_matching(each, boundary) for each in texts if each in magic])
 
 
-def _literal(text: str, boundary: Boundary | None) -> Found | None:
-    """Return the file of exactly this name. Return None if there is none and the name is a pattern."""
+def _merged(sorted_ones: list[Iterator[Found]]) -> Iterator[Found]:
+    """Yield the files of several sorted listings, sorted, each once."""
+    if len(sorted_ones) == 1:
+        yield from sorted_ones[0]
+        return
+    last = None
+    for found in heapq.merge(*sorted_ones):
+        if found[0] != last:
+            yield found
+        last = found[0]
+
+
+def _literal(text: str, boundary: Boundary | None) -> Found:
+    """Return the file of exactly this name."""
     try:
-        # The literal name first, because real paths may hold brackets.
         status = os.stat(text)  # noqa: PTH116 - a Path object per file costs more than the call
     except (FileNotFoundError, NotADirectoryError) as error:
-        if not has_magic(text):
-            raise _missing(error, text) from error
-        return None
+        raise _missing(error, text) from error
     if S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "a directory: write it as '.../*' for the files in it", text)
     if not S_ISREG(status.st_mode):
@@ -124,8 +184,8 @@ def _literal(text: str, boundary: Boundary | None) -> Found | None:
     return text, status.st_size, status.st_mtime_ns
 
 
-def _matching(pattern: str, boundary: Boundary | None) -> Iterable[Found]:
-    """Return the files that a pattern matches, each once.
+def _matching(pattern: str, boundary: Boundary | None) -> Iterator[Found]:
+    """Yield the files that a pattern matches, sorted, each once.
 
     If there are several alternatives in braces, one of them may match nothing, as .jpeg in "*.{jpg,jpeg}". But its
     directory must exist, and so must a file that an alternative names without a wildcard. Otherwise files could be
@@ -133,14 +193,20 @@ def _matching(pattern: str, boundary: Boundary | None) -> Iterable[Found]:
     """
     choices = alternatives(pattern)
     if len(choices) == 1:
-        return walk(pattern, boundary)
-    found: set[Found] = set()
-    for each in choices:
-        file = _literal(each, boundary)
-        found.update(walk(each, boundary, optional=True) if file is None else [file])
-    if not found:
+        yield from walk(pattern, boundary)
+        return
+    ones = [
+        walk(each, boundary, optional=True)
+        if has_magic(each) and not os.path.exists(each)  # noqa: PTH110
+        else iter([_literal(each, boundary)])
+        for each in choices
+    ]
+    none = True
+    for found in _merged(ones):
+        none = False
+        yield found
+    if none:
         raise nothing(pattern, list(map(fixed_part, choices)))
-    return found
 
 
 def _checked(given: object) -> str:

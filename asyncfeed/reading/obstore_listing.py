@@ -12,7 +12,7 @@ from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.keys import Found, ObjectList, Place
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.obstore_client import installed
-from asyncfeed.reading.obstore_pages import PAGE, Folders, Named, is_pattern, is_web, named
+from asyncfeed.reading.obstore_pages import SLICE, Folders, Named, is_pattern, is_web, named
 from asyncfeed.reading.reader import AsyncReader, value
 from asyncfeed.reading.scope import current, new_reader
 
@@ -82,7 +82,7 @@ async def _expand(names: ObjectList) -> ObjectList:
     return made
 
 
-class Listing:
+class ObjectListing:
     """The objects of one run. Its first epoch lists them as they are wanted, and later epochs see the same ones.
 
     Invariants:
@@ -104,8 +104,8 @@ class Listing:
     async def files(self) -> AsyncGenerator[File]:
         """Yield the files of one epoch. The next page is asked for before the files of one are delivered."""
         found = self.found
-        for at in range(0, len(found), PAGE):
-            for file in found.pick(range(at, min(at + PAGE, len(found)))):
+        for at in range(0, len(found), SLICE):
+            for file in found.pick(range(at, min(at + SLICE, len(found)))):
                 yield file
         try:
             for step in self._steps[self._step :]:

@@ -322,3 +322,10 @@ def test_on_a_loop_a_manifest_in_a_store_is_read_in_the_run(server: ObjectServer
         return [text async for text in af.files(listing="streamed", **options).load(af.text)]
 
     assert asyncio.run(main()) == ["a.txt"]
+
+
+def test_no_repr_shows_an_option(folder: Path) -> None:
+    options = {"options": {"aws_secret_access_key": "CANARY"}}
+    for patterns in ({"manifest": written(folder / "all.txt", "s3://bucket/a")}, {"patterns": ["s3://bucket/*"]}):
+        pipeline: Any = af.files(listing="streamed", **patterns, **options)  # type: ignore[arg-type]
+        assert "CANARY" not in f"{pipeline!r} {pipeline.source!r} {pipeline.source.found!r}"

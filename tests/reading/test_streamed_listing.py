@@ -16,6 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
+from asyncfeed.reading.keys import ObjectList, Place
+from asyncfeed.reading.listing import Listing
+from asyncfeed.reading.objects import ObjectStore
+from asyncfeed.reading.obstore_pages import SLICE, Folders
 from tests.servers.objects import ObjectServer, serving
 
 pytest.importorskip("obstore")
@@ -242,6 +246,22 @@ def test_a_listing_at_once_on_a_loop_names_both_ways(server: ObjectServer) -> No
     asyncio.run(main())
 
 
+def test_a_page_is_looked_at_in_several_turns_of_the_loop() -> None:
+    from obstore.store import MemoryStore
+
+    store = MemoryStore()
+    for number in range(5 * SLICE):
+        store.put(f"{number:04}", b"1")
+    names = ObjectList(
+        [Place("memory://bucket/", ObjectStore("memory://bucket", client=store))], [("*", None, None, 0)]
+    )
+
+    async def main() -> list[int]:
+        return [len(page) async for page in Folders(names, sorted_only=True).pages(0)]
+
+    assert asyncio.run(main()) == [SLICE] * 5 + [0]
+
+
 # Failures
 
 
@@ -333,6 +353,90 @@ else:
 
 
 # Elsewhere
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("b/1", "b/2", "b-c/1", "a.x", "b.x", "b/c/1", "z/1", "z/2"):
+        path = tmp_path / f"{name}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return tmp_path
+
+
+@pytest.fixture
+def closed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The directories that cannot be listed."""
+    scandir = os.scandir
+    refused: list[str] = []
+
+    def refuse(path: str) -> Any:
+        if path.removeprefix(str(tree)).strip("/") in refused:
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    yield refused
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        ["**/*.bin"],
+        ["*/*.bin"],
+        ["{z,b}/*.bin"],
+        ["{b,b-c}/**", "*.bin", "b/**/*"],
+        ["z/2.bin", "b*/*", "a.x.bin", "b/*", "z/2.bin"],
+    ],
+)
+def test_local_files_are_the_same_in_the_same_order(tree: Path, patterns: list[str]) -> None:
+    given = [f"{tree}/{each}" for each in patterns]
+    streamed = af.files(given, listing="streamed")
+    assert list(streamed) == list(af.files(given))
+    assert list(streamed.load(af.text)) == list(af.files(given).load(af.text))
+    if all("*" in each for each in patterns):
+        paths = [file.path for file in streamed]
+        assert paths == sorted(set(paths))
+
+
+def test_local_files_are_delivered_before_the_next_directory_is_listed(tree: Path, closed: list[str]) -> None:
+    closed.append("z")
+    seen = []
+    with pytest.raises(PermissionError, match="z"):
+        for file in af.files(f"{tree}/**/*.bin", listing="streamed"):
+            seen.append(file.path.removeprefix(f"{tree}/"))  # noqa: PERF401 - what came before the error counts
+    assert seen == ["a.x.bin", "b-c/1.bin", "b.x.bin", "b/1.bin", "b/2.bin", "b/c/1.bin"]
+
+
+@pytest.mark.parametrize("taken", range(9))
+def test_local_epochs_that_are_left_early_see_the_same_files(tree: Path, taken: int) -> None:
+    pipeline = af.files(f"{tree}/**/*.bin", listing="streamed")
+    everything = list(pipeline)
+    seen = []
+    for epoch in pipeline.epochs(2):
+        for _, file in zip(range(taken if epoch.number == 0 else 99), epoch, strict=False):
+            if epoch.number:
+                seen.append(file)
+        (tree / "a.bin").write_bytes(b"it comes before what was delivered")
+    assert seen[:1] == everything[:1] or taken == 0
+    assert [file for file in seen if not file.path.endswith("/a.bin")] == everything
+
+
+def test_a_directory_that_failed_after_the_end_of_an_epoch_fails_in_the_next_one(
+    closed: list[str], tree: Path
+) -> None:
+    """An epoch that needs fewer files does not see the failure. The next one must not end there without a word."""
+    closed.append("z")
+    listing = Listing(f"{tree}/**/*.bin", None)
+    for _ in range(2):
+        found = []
+        with pytest.raises(PermissionError):
+            found.extend(listing.files())
+        assert len(found) == 6
+    closed.clear()
+    assert len(list(listing.files())) == 8
+    closed.append("z")
+    assert len(list(listing.files())) == 8
 
 
 def test_local_files_are_listed_on_a_thread_when_the_run_begins(tmp_path: Path) -> None:
