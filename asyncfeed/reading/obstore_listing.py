@@ -89,7 +89,7 @@ class ObjectListing:
 
     * `found` only grows, and holds each object that an epoch has delivered.
     * The steps before `_step` are complete. If an epoch is left in the middle of a step, the next epoch goes on
-      behind the last object found.
+      where it was.
     """
 
     def __init__(self, names: ObjectList) -> None:
@@ -100,6 +100,8 @@ class ObjectListing:
         self._step = 0
         self._before = 0
         """Number of objects found in the steps that are complete."""
+        self._position: str | None = None
+        """The key up to which the folder of this step is listed. None if it is not begun."""
 
     async def files(self) -> AsyncGenerator[File]:
         """Yield the files of one epoch. The next page is asked for before the files of one are delivered."""
@@ -113,24 +115,25 @@ class ObjectListing:
                     async for page in pages:
                         at = len(found)
                         found.extend(page)
+                        self._position = self._folders.position
                         for file in found.pick(range(at, len(found))):
                             yield file
                 self._step += 1
                 self._before = len(found)
+                self._position = None
         finally:
             self._folders.let_go()
 
     async def _more(self, step: Step) -> AsyncGenerator[Sequence[Found]]:
         """Yield the objects of a step that are not found yet."""
         found = self.found
-        count = len(found) - self._before
         if step.folder is None:
+            count = len(found) - self._before
             group = list(named(self._names[step.start + count : step.stop]))
             known = await _looked_up(group, self._names.places)
             yield [known[each] for each in group]
             return
-        last = next(found[-1:].found())[0] if count else None
-        async with aclosing(self._folders.pages(step.folder, last)) as pages:
+        async with aclosing(self._folders.pages(step.folder, self._position)) as pages:
             try:
                 async for page in pages:
                     yield page

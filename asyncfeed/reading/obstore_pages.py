@@ -48,6 +48,8 @@ class Folders:
         self._places = names.places
         self._sorted_only = sorted_only
         """Whether keys that do not rise are an error."""
+        self.position = ""
+        """The key behind which the listing of a folder goes on. It is only known with `sorted_only`."""
         self._clients: dict[int, Any] = {}
         found: dict[int, dict[str, list[str]]] = {}
         for number, pattern in dict.fromkeys(each for each in named(names) if is_pattern(names, each)):
@@ -66,24 +68,26 @@ class Folders:
     def __len__(self) -> int:
         return len(self._folders)
 
-    async def pages(self, number: int, last: str | None = None) -> AsyncGenerator[Sequence[Found]]:
-        """Yield the objects in a folder that match, those behind the key `last`.
+    async def pages(self, number: int, position: str | None = None) -> AsyncGenerator[Sequence[Found]]:
+        """Yield the objects in a folder that match, from the start or behind a `position`.
 
         Raises `PipelineError` at the end of the last folder of a pattern that has matched nothing.
         """
         folder = self._folders[number]
         where = self._where(number)
-        chosen = _Chosen(folder, where if self._sorted_only else None, last)
+        chosen = _Chosen(folder, where if self._sorted_only else None, position)
         try:
-            async with aclosing(self._listed(folder, last)) as listed:
+            async with aclosing(self._listed(folder, position)) as listed:
                 async for page in listed:
                     for at in range(0, len(page), SLICE):
                         matching = chosen.take(page[at : at + SLICE])
                         self._note(folder, matching)
+                        self.position = chosen.position
                         yield matching
                         await asyncio.sleep(0)  # others have their turn, also if nothing matches
             matching = chosen.rest()
             self._note(folder, matching)
+            self.position = chosen.position
             yield matching
         except PipelineError:
             raise
@@ -97,13 +101,13 @@ class Folders:
                     + " and ".join(repr(self._where(each)) for each in looked_in)
                 )
 
-    async def _listed(self, folder: Folder, last: str | None) -> AsyncGenerator[Any]:
+    async def _listed(self, folder: Folder, position: str | None) -> AsyncGenerator[Any]:
         """Yield the pages of a folder. The request for the next one is under way while one is taken."""
         if folder.place not in self._clients:
             store = cast("ObjectStore", self._places[folder.place].store)
             self._clients[folder.place] = connect(store, retries=LISTING_RETRIES)
         obstore = installed("obstore", "cloud")
-        stream = obstore.list(self._clients[folder.place], folder.path or None, offset=last, chunk_size=PAGE)
+        stream = obstore.list(self._clients[folder.place], folder.path or None, offset=position, chunk_size=PAGE)
         ahead: asyncio.Future[Any] = anext(stream)
         try:
             with suppress(StopAsyncIteration):
@@ -113,10 +117,8 @@ class Folders:
                     yield page
         finally:
             await end([ahead])
-            del (
-                ahead,
-                stream,
-            )  # the exception of the last future refers to this frame, which would keep the connection
+            # The exception of the last future refers to this frame. Together they would keep the connection.
+            del ahead, stream
 
     def let_go(self) -> None:
         """Let go of the connections."""
@@ -139,20 +141,29 @@ class Folders:
 class _Chosen:
     """Chooses what matches from the pages of a folder, in their order."""
 
-    def __init__(self, folder: Folder, sorted_in: str | None, last: str | None) -> None:
+    def __init__(self, folder: Folder, sorted_in: str | None, position: str | None) -> None:
         self._match = _match([each for choices in folder.patterns.values() for each in choices])
         self._place = folder.place
         self._sorted_in = sorted_in
         """The name of the folder if its keys must rise."""
-        self._skipped = last
-        self._last = last or ""
+        self._position = position
+        """Everything up to this key was taken before. None if nothing was."""
+        self._last = self._before_empty = position or ""
         self._empty: Found | None = None
         """The object that was listed last, if it has no bytes. It may stand for a folder."""
+
+    @property
+    def position(self) -> str:
+        """The key up to which everything that matches was returned."""
+        return self._last if self._empty is None else self._before_empty
 
     def take(self, page: Iterable[Any]) -> list[Found]:
         chosen: list[Found] = []
         for each in page:
             key, size = each["path"], each["size"]
+            if self._position is not None and self._is_known(key, size):
+                continue
+            before = self._last
             if self._sorted_in is not None:
                 self._check_order(key, size)
             empty = self._empty
@@ -160,17 +171,25 @@ class _Chosen:
                 if not key.startswith(f"{empty[0]}/"):
                     chosen.append(empty)
                 self._empty = None
-            if self._match(key) and key != self._skipped:
+            if self._match(key):
                 found = key, size, quoted(each["e_tag"]), self._place
                 if size:
                     chosen.append(found)
                 else:  # an object that stands for a folder is followed by what is in it
-                    self._empty = found
+                    self._empty, self._before_empty = found, before
         return chosen
 
     def rest(self) -> list[Found]:
         empty, self._empty = self._empty, None
         return [] if empty is None else [empty]
+
+    def _is_known(self, key: str, size: int) -> bool:
+        """Return whether an object was taken before. obstore asks the store without the slash of a position."""
+        assert self._position is not None
+        if key <= self._position and (size or key == self._position or f"{key}/" <= self._position):
+            return True
+        self._position = None  # keys rise
+        return False
 
     def _check_order(self, key: str, size: int) -> None:
         if key > self._last:
@@ -179,11 +198,10 @@ class _Chosen:
         if not size and f"{key}/" > self._last:  # the slash at the end of a folder is not shown
             self._last = f"{key}/"
             return
-        if key != self._skipped:
-            raise PipelineError(
-                f"files: the store does not list {self._sorted_in!r} in the order of the names, so that "
-                'listing="streamed" cannot sort; leave it out'
-            )
+        raise PipelineError(
+            f"files: the store does not list {self._sorted_in!r} in the order of the names, so that "
+            'listing="streamed" cannot sort; leave it out'
+        )
 
 
 def _match(choices: Iterable[str]) -> Match:

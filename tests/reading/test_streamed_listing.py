@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,55 @@ def test_a_folder_in_which_an_epoch_stopped_is_not_listed_twice(server: ObjectSe
             else:
                 seen = list(epoch)
         assert seen == all_of_them
+
+
+@pytest.mark.parametrize("page", [1, 2, 3])
+def test_folders_without_anything_in_them_come_once_in_each_epoch(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    """The store sorts them with a slash at the end, and shows them without. They may be the last ones of a page."""
+    monkeypatch.setattr("asyncfeed.reading.obstore_pages.PAGE", page)
+    for key in (
+        "m/a",
+        "m/deep-1/x",
+        "m/deep.x",
+        "m/deep/",
+        "m/deep0",
+        "m/e/",
+        "m/e/x",
+        "m/f",
+        "m/g/",
+        "m/h",
+        "m/i-1/x",
+        "m/i/",
+    ):
+        server.put("bucket", key, b"" if key.endswith(("/", "f")) else b"1")
+    pipeline = streamed(server, "m/**")
+    everything = keys(pipeline)
+    assert everything == [
+        "m/a",
+        "m/deep-1/x",
+        "m/deep.x",
+        "m/deep",
+        "m/deep0",
+        "m/e/x",
+        "m/f",
+        "m/g",
+        "m/h",
+        "m/i-1/x",
+        "m/i",
+    ]
+    assert sorted(everything) == keys(af.files("s3://bucket/m/**", **reach(server)))
+    for taken in range(len(everything) + 1):
+        listing: Any = pipeline.source.open_at(0)
+
+        async def epochs(listing: Any = listing, taken: int = taken) -> list[af.File]:
+            async with aclosing(listing.make()) as files:  # a run reads ahead, and this does not
+                for _ in range(taken):
+                    await anext(files)
+            return [file async for file in listing.make()]
+
+        assert keys(asyncio.run(epochs())) == everything
 
 
 # What needs all files
