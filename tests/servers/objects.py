@@ -8,84 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
+from tests.servers.faults import ROUND, Answer, Faults, Rule, instead, refused, spoiled
 from tests.servers.files import open_sockets, wait_for_sockets
 
 DATE = "Sun, 22 Nov 2026 10:00:00 GMT"
 ISO_DATE = "2026-11-22T10:00:00.000Z"
-REASONS = {
-    200: "OK",
-    206: "Partial Content",
-    301: "Moved",
-    307: "Temporary Redirect",
-    403: "Forbidden",
-    404: "Not Found",
-}
-CODES = {
-    401: "InvalidToken", 403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange",
-    429: "TooManyRequests", 500: "InternalError", 503: "SlowDown",
-}  # fmt: skip
-
-
-@dataclass
-class Rule:
-    """A fault of some requests: the next `times`, or a share `rate` of all, of the keys that `where` accepts."""
-
-    kind: str
-    times: int | None = None
-    rate: float = 1.0
-    where: Callable[[str], bool] = lambda key: True
-    value: object = None
-
-
-@dataclass
-class Faults:
-    """What goes wrong. The same seed and the same requests meet the same faults.
-
-    Kinds: a status such as "503" (`value` is the time of a Retry-After header), "reset" before the answer, "cut"
-    after half of the body, "stall" (no answer), "stall in the body", "wrong length", "wrong range", "changed" (another
-    version of the object from now on), "redirect" (`value` is the address), "delay" (`value` is a time in seconds).
-    """
-
-    seed: int = 0
-    delay: float = 0.0
-    """Seconds before each answer."""
-    rules: list[Rule] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
-
-    def add(
-        self,
-        kind: str,
-        *,
-        times: int | None = None,
-        rate: float = 1.0,
-        where: Callable[[str], bool] = lambda key: True,
-        value: object = None,
-    ) -> None:
-        """Add a fault."""
-        self.rules.append(Rule(kind, times, rate, where, value))
-
-    def pick(self, key: str) -> Rule | None:
-        """Return the fault that a request for a key meets."""
-        for rule in self.rules:
-            if rule.times == 0 or not rule.where(key) or (rule.rate < 1 and self._random.random() >= rule.rate):
-                continue
-            if rule.times is not None:
-                rule.times -= 1
-            return rule
-        return None
 
 
 class ObjectServer:
@@ -109,10 +46,16 @@ class ObjectServer:
         """Number of requests by kind: "GET", "HEAD", "LIST"."""
         self.faulty: Counter[str] = Counter()
         """Number of faults by kind."""
+        self.faulty_requests: Counter[tuple[str, str]] = Counter()
+        """The same by the kind of the request, such as "GET", and the kind of the fault."""
+        self.redirected = 0
+        """Number of requests that came because of a redirect to the same object."""
         self.log: list[tuple[str, str, dict[str, str]]] = []
         """Kind, key and headers of each request."""
         self.sockets: set[asyncio.Transport] = set()
         """Connections that are open."""
+        self.closed_at = 0.0
+        """When the last connection was closed, as `time.monotonic` tells."""
         self.at_once = 0
         """The largest number of requests that were answered at the same time."""
         self.answering = 0
@@ -139,6 +82,11 @@ class ObjectServer:
         server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0, ssl=self.tls)
         self.port = server.sockets[0].getsockname()[1]
         return server
+
+    def note(self, kind: str, rule: Rule) -> None:
+        """Count a fault of a request."""
+        self.faulty[rule.kind] += 1
+        self.faulty_requests[kind, rule.kind] += 1
 
     def notify(self) -> None:
         """Wake what waits in `wait_until`."""
@@ -168,6 +116,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.sockets.discard(self._transport)
+        self._server.closed_at = time.monotonic()
         for timer in self._timers:
             timer.cancel()
         self._server.notify()
@@ -190,77 +139,65 @@ class _Connection(asyncio.Protocol):
         server.answering += 1
         server.at_once = max(server.at_once, server.answering)
         rule = server.faults.pick(key)
-        delay = server.faults.delay
+        delay = server.faults.late(key, rule)
         if rule is not None:
-            server.faulty[rule.kind] += 1
-            if rule.kind == "delay":
-                assert isinstance(rule.value, float)
-                delay += rule.value
+            server.note(kind, rule)
+        server.redirected += ROUND in query
         server.notify()
         if rule is not None and rule.kind == "stall":
             return
-        answer = lambda: self._answer(kind, bucket, key, query, headers, rule)  # noqa: E731
+        answer = lambda: self._answer(kind, target, headers, rule)  # noqa: E731
         if delay:
             self._timers = [each for each in self._timers if not each.cancelled()][-8:]
             self._timers.append(asyncio.get_running_loop().call_later(delay, answer))
         else:
             answer()
 
-    def _answer(
-        self, kind: str, bucket: str, key: str, query: str, headers: dict[str, str], rule: Rule | None
-    ) -> None:
+    def _answer(self, kind: str, target: str, headers: dict[str, str], rule: Rule | None) -> None:
         server = self._server
         server.answering -= 1
-        fault = "" if rule is None else rule.kind
-        if fault == "reset":
+        if rule is not None and rule.kind == "reset":
             self._transport.abort()
-        elif fault.isdigit():
-            assert rule is not None
-            extra = {} if rule.value is None else {"Retry-After": str(rule.value)}
-            self._fail(int(fault), kind, extra)
-        elif fault == "redirect":
-            assert rule is not None
-            self._send(307, {"Location": str(rule.value)}, b"")
-        elif kind == "LIST":
-            self._list(bucket, query)
-        elif bucket not in server.buckets or key not in server.buckets[bucket]:
-            self._fail(404, kind)
-        else:
-            if fault == "changed":
+            return
+        path, _, query = target.partition("?")
+        bucket, _, key = unquote(path).lstrip("/").partition("/")
+        made = instead(rule, kind, target)
+        if made is None and kind == "LIST":
+            made = self._list(bucket, query)
+        elif made is None:
+            if rule is not None and rule.kind == "changed":
                 server.etags[bucket, key] = f'"{server.faulty["changed"]}-new"'
-            self._object(kind, bucket, key, headers, fault)
+            made = self._object(kind, bucket, key, headers)
+        made, after = spoiled(rule, made, kind, headers)
+        if not self._transport.is_closing():
+            self._transport.write(made.head() + made.body if len(made.body) < 65536 else made.head())
+            if len(made.body) >= 65536:
+                self._transport.write(made.body)
+            if after == "close":
+                self._transport.close()
 
-    def _object(self, kind: str, bucket: str, key: str, headers: dict[str, str], fault: str) -> None:
-        data = self._server.buckets[bucket][key]
+    def _object(self, kind: str, bucket: str, key: str, headers: dict[str, str]) -> Answer:
+        data = self._server.buckets.get(bucket, {}).get(key)
+        if data is None:
+            return refused(404, kind)
         etag = self._server.etag(bucket, key)
         if "if-match" in headers and (headers["if-match"] != etag or etag.startswith("W/")):
-            return self._fail(412, kind)
+            return refused(412, kind)
         out = {"ETag": etag, "Last-Modified": DATE, "Accept-Ranges": "bytes"}
         status, body = 200, data
         if "range" in headers:
             start, stop = _range(headers["range"], len(data))
             if start >= len(data):
-                return self._fail(416, kind)
+                return refused(416, kind)
             status, body = 206, data[start:stop]
-            if fault == "wrong range":
-                start, stop = start + 5, stop + 5
             out["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
-        if kind == "HEAD":
-            return self._send(status, out, b"", len(body))
-        if fault == "wrong length":
-            return self._send(status, out, body[: len(body) // 2])
-        if fault in {"cut", "stall in the body"}:
-            self._send(status, out, body[: len(body) // 2], len(body))
-            if fault == "cut":
-                self._transport.close()
-            return None
-        return self._send(status, out, body)
+        return Answer(status, out, b"", len(body)) if kind == "HEAD" else Answer(status, out, body)
 
-    def _list(self, bucket: str, query: str) -> None:
+    def _list(self, bucket: str, query: str) -> Answer:
         options = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
         keys = self._server.buckets.get(bucket)
         if keys is None:
-            return self._fail(404, "LIST")
+            return refused(404, "LIST")
         prefix = options.get("prefix", "")
         after = options.get("continuation-token", options.get("start-after", ""))
         found = sorted(key for key in keys if key.startswith(prefix) and key > after)
@@ -279,28 +216,11 @@ class _Connection(asyncio.Protocol):
             f"<KeyCount>{len(page)}</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>"
             f"{token}{contents}</ListBucketResult>"
         )
-        return self._send(200, {"Content-Type": "application/xml"}, text.encode())
+        return Answer(200, {"Content-Type": "application/xml"}, text.encode())
 
     def _listed_etag(self, bucket: str, key: str) -> str:
         etag = self._server.etag(bucket, key)
         return etag if self._server.lists_quotes else etag.strip('"')
-
-    def _fail(self, status: int, kind: str, extra: dict[str, str] | None = None) -> None:
-        code = CODES.get(status, "Error")
-        text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'
-        self._send(
-            status, {"Content-Type": "application/xml", **(extra or {})}, b"" if kind == "HEAD" else text.encode()
-        )
-
-    def _send(self, status: int, headers: dict[str, str], body: bytes, length: int | None = None) -> None:
-        if self._transport.is_closing():
-            return
-        lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Error')}"]
-        headers = {"Content-Length": str(len(body) if length is None else length), **headers}
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        self._transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
-        if body:
-            self._transport.write(body)
 
 
 def _range(text: str, size: int) -> tuple[int, int]:
