@@ -79,7 +79,8 @@ class ObjectServer:
     async def start(self) -> asyncio.Server:
         """Listen on the running loop."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0, ssl=self.tls)
+        # If the queue of new connections is full, a client is heard of a second later.
+        server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0, ssl=self.tls, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
         return server
 
