@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
+from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType, ref
 
 from asyncfeed.errors import PipelineError, StoreError
 from asyncfeed.reading.urls import WEB
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from asyncfeed.reading.objects import ObjectStore
 
 CONNECT_SECONDS = 5
@@ -22,7 +27,8 @@ REQUEST_SECONDS = 120
 """Time for a whole request, with its contents of at most 16 MB. A slower line needs a longer time."""
 LISTING_RETRIES = 4
 """Number of times that obstore itself repeats a request of a listing."""
-
+MAX_HOPS = 32
+"""Number of times that the end of a reader waits for obstore. More are no use if something else holds a future."""
 
 used = False
 """Whether this process has made a client."""
@@ -93,6 +99,33 @@ def connect(store: ObjectStore, *, retries: int = 0) -> Any:
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             raise
         raise PipelineError(f"{store!r}: obstore takes no such options or credentials ({name})") from None
+
+
+class Sent:
+    """Knows the last requests of a loop, to tell when obstore delivers nothing more to it.
+
+    A request that is cancelled may have its answer on the way: a thread of obstore has seen that the request is
+    wanted, and waits for the GIL. If the loop is closed meanwhile, the thread prints a traceback. The thread holds
+    the future of the request until it has delivered.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._last: deque[ReferenceType[Future[Any]]] = deque(maxlen=count)
+
+    def note(self, future: Future[Any]) -> Future[Any]:
+        """Remember a request, and return it."""
+        self._last.append(ref(future))
+        return future
+
+    async def settle(self) -> None:
+        """Return when no answer to a cancelled request is on the way, or after `MAX_HOPS` turns of obstore."""
+        store = None
+        for _ in range(MAX_HOPS):
+            if not any(each.cancelled() for each in (made() for made in self._last) if each is not None):
+                return
+            store = store or installed("obstore.store", "cloud").MemoryStore()
+            with suppress(FileNotFoundError):  # the loop sleeps, and threads of obstore have the GIL
+                await installed("obstore", "cloud").head_async(store, "none")
 
 
 def _made(

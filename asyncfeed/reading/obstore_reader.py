@@ -17,7 +17,7 @@ from asyncfeed.attempts.retry import Policy
 from asyncfeed.errors import Corrupt
 from asyncfeed.reading.copies import Copies
 from asyncfeed.reading.file import Bytes, File
-from asyncfeed.reading.obstore_client import connect, installed
+from asyncfeed.reading.obstore_client import Sent, connect, installed
 from asyncfeed.reading.obstore_errors import is_beyond, is_changed, translate
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, changed, ends_before, value, wrong_size
 from asyncfeed.reading.requests import Pending, Requests, end
@@ -62,6 +62,7 @@ class ObstoreReader(AsyncReader):
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._requests = Requests(store.max_requests)
+        self._sent = Sent(4 * store.max_requests)
         self._policy: Policy | None = None
         self._again = SlowPaths()
         self._client: Any = None
@@ -82,6 +83,7 @@ class ObstoreReader(AsyncReader):
         """End all requests, and let go of the connections."""
         self._client = None
         await self._requests.close()
+        await self._sent.settle()
 
     def abandon(self) -> None:
         """Let go of requests and connections, without the loop."""
@@ -154,8 +156,7 @@ class ObstoreReader(AsyncReader):
     # -- requests
 
     def _head(self, file: File) -> Pending:
-        future: Pending = self._obstore.head_async(self._client, self._store.key(file))
-        return future
+        return self._sent.note(self._obstore.head_async(self._client, self._store.key(file)))
 
     def _get(self, part: Part) -> Pending:
         """Start the request of a part. Its future gives `obstore.Bytes`, or `Contents` with the version."""
@@ -164,17 +165,19 @@ class ObstoreReader(AsyncReader):
             return self._versioned(part)
         if self._store.verify == "etag" and file.etag is not None:
             return self._versioned(part)
-        future: Pending = self._obstore.get_range_async(
-            self._client, self._store.key(file), start=part.start, end=part.stop
-        )
-        return future
+        key = self._store.key(file)
+        return self._sent.note(self._obstore.get_range_async(self._client, key, start=part.start, end=part.stop))
 
     def _versioned(self, part: Part) -> Pending:
         options: dict[str, Any] = dict(condition(part.file))
         if part.start >= 0:
             options["range"] = (part.start, part.stop)
-        first: Pending = self._obstore.get_async(self._client, self._store.key(part.file), options=options)
-        return Versioned(first, self._requests.track).future
+        key = self._store.key(part.file)
+        first = self._sent.note(self._obstore.get_async(self._client, key, options=options))
+        return Versioned(first, self._track).future
+
+    def _track(self, future: Pending) -> None:
+        self._requests.track(self._sent.note(future))
 
     async def _read(
         self, files: Sequence[File], made: list[Any], rooms: Sequence[int | None]

@@ -49,3 +49,8 @@ def add_every_fault(faults: Faults, *, stalls: float) -> None:
     faults.add("other etag", rate=0.01, per_key=1)
     faults.add("stall", rate=stalls)
     faults.add("stall in the body", rate=stalls)
+
+
+def total(pipeline: af.Pipeline[Any]) -> int:
+    """Return the sum of all bytes that a pipeline delivers. Another process may call it."""
+    return sum(int(each.sum(dtype=np.int64)) for each in pipeline)
