@@ -16,9 +16,9 @@ from asyncfeed.errors import PipelineError
 from asyncfeed.reading.glob import alternatives, fixed_part, has_magic
 from asyncfeed.reading.keys import Found, ObjectList, Place, matcher
 from asyncfeed.reading.objects import ObjectStore
-from asyncfeed.reading.obstore_client import LISTING_RETRIES, connect, installed
+from asyncfeed.reading.obstore_client import LISTING_RETRIES, Sent, connect, installed
 from asyncfeed.reading.obstore_errors import translate
-from asyncfeed.reading.requests import end
+from asyncfeed.reading.requests import end, loop_runs
 from asyncfeed.reading.urls import WEB
 from asyncfeed.reading.versioned import quoted
 
@@ -117,8 +117,12 @@ class Folders:
                     yield page
         finally:
             await end([ahead])
+            sent = Sent(1)
+            sent.note(ahead)
             # The exception of the last future refers to this frame. Together they would keep the connection.
             del ahead, stream
+            if loop_runs():
+                await sent.settle()
 
     def let_go(self) -> None:
         """Let go of the connections."""

@@ -100,6 +100,35 @@ def test_a_fault_happens_as_often_as_it_was_asked_for(server: ObjectServer, kind
     assert server.wait_closed()
 
 
+def test_the_answers_of_a_slow_tail_take_longer_the_rarer_they_are() -> None:
+    faults = Faults(seed=1)
+    faults.add("slow tail", value=1.0)
+    late = []
+    for number in range(1000):
+        rule = faults.pick(f"{number}")
+        late.append(faults.late(f"{number}", rule))
+    assert set(late) == {1.0, 2.0, 4.0, 8.0, 16.0, 32.0}
+    assert [round(late.count(2.0**power) / 1000, 1) for power in range(3)] == [0.5, 0.2, 0.1]
+
+
+def test_an_answer_of_another_version_comes_once_for_a_key(server: ObjectServer) -> None:
+    server.faults.add("other etag", per_key=1)
+    right = server.etag("bucket", "a")
+    assert ask(server, "/bucket/a", If_Match=right)[0] == 412
+    assert ask(server, "/bucket/a", If_Match=right)[1]["ETag"] == right
+    server.put("bucket", "b", b"1")
+    assert ask(server, "/bucket/b")[1]["ETag"] != server.etag("bucket", "b")
+    assert server.faulty_requests == {("GET", "other etag"): 2}
+
+
+def test_a_redirect_to_the_same_object_is_seen_when_it_is_followed(server: ObjectServer) -> None:
+    server.faults.add("redirect", times=1)
+    status, headers, _ = ask(server, "/bucket/a")
+    assert status == 307
+    assert ask(server, headers["Location"])[2] == b"0123456789"
+    assert server.redirected == server.faulty["redirect"] == 1
+
+
 def test_the_same_seed_meets_the_same_faults() -> None:
     def drawn(seed: int) -> list[bool]:
         faults = Faults(seed)
