@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine.run import Run
 from asyncfeed.testing import no_leaks
 from tests.servers.faults import Faults
 from tests.servers.files import open_sockets, wait_for_sockets
@@ -93,7 +92,7 @@ def test_nothing_is_left_of_many_opens(server: ObjectServer, use: Callable[[af.P
     pipeline = listed.load(af.raw("uint8"), retry=retry).batch(8)
     sockets = open_sockets()
     use(pipeline)
-    with no_leaks(types=(af.Feed, Run, asyncio.Task, threading.Thread)):
+    with no_leaks(types=(af.Feed, asyncio.Task, threading.Thread)):
         for _ in range(OPENS):
             use(pipeline)
         wait_for_sockets(sockets)  # obstore closes them on threads of its own
