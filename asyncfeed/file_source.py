@@ -72,6 +72,14 @@ class Files(Source):
         """Return `Unknown`: files have no axes."""
         return Unknown()
 
+    @property
+    def reads_on_loop(self) -> bool:
+        """Whether some may be of a store that is read on the loop."""
+        found = self.found
+        if isinstance(found, Unlisted):
+            return found.expand is not expand
+        return isinstance(found, ObjectList) and found.reads_on_loop
+
     def indexed(self) -> Indexed | None:
         """Return the files by number; None if they are not listed yet."""
         found = self.found

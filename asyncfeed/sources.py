@@ -16,6 +16,7 @@ from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.given import check_source, explain_missing
 from asyncfeed.numbered import KERAS, QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
 from asyncfeed.pipeline import Pipeline
+from asyncfeed.reading.leaves import reads_on_loop
 from asyncfeed.stages.base import Source, show
 from asyncfeed.stages.steps import Asked, Concurrency, Indexed, Opening, Reading
 from asyncfeed.trees import flatten, leaf_name, unflatten
@@ -74,6 +75,12 @@ class Items(Source):
         """The options that are given, as they are written."""
         given = {"concurrency": self.concurrency, "on_error": self.on_error, "skip_limit": self.skip_limit}
         return [f"{name}={value!r}" for name, value in given.items() if value not in (None, "raise")]
+
+    @property
+    def reads_on_loop(self) -> bool:
+        """Whether the first item has files of a store that is read on the loop. All others can be read, too."""
+        data = self.data
+        return type(data) in (list, tuple) and bool(data) and reads_on_loop(data[0])
 
     def indexed(self) -> Indexed | None:
         """Return the items of a sequence by number."""

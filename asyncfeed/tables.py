@@ -49,6 +49,12 @@ class Table(Source):
         """Return `Unknown`: a row is a dictionary of cells, and a cell has no axes."""
         return Unknown()
 
+    @property
+    def reads_on_loop(self) -> bool:
+        """Whether some files are of a store that is read on the loop."""
+        found = [self.columns[name] for name in self.files]
+        return any(isinstance(each, ObjectList) and each.reads_on_loop for each in found)
+
     def indexed(self) -> Indexed:
         """Return the rows by number, as dictionaries."""
         columns = self.columns

@@ -52,7 +52,7 @@ FOR_THE_LOOP = {
     "reading/obstore_listing.py",
     "reading/obstore_pages.py",
     "reading/requests.py",
-    "reading/guarded.py",
+    "reading/request.py",
     "reading/retrying.py",
     "reading/copies.py",
 }

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from asyncfeed.errors import PipelineError, Unavailable
 
@@ -95,6 +94,8 @@ class Policy:
     """How the async calls of a stage are made: how long each may take, and when it is made again."""
 
     retry: Retry | None = None
+    throttled: Retry | None = None
+    """How a call is made again if too many were made. None is as `retry` says."""
     timeout: float | None = None
     """Seconds that an attempt may take; None for any time."""
     hedge: Hedge = None
@@ -103,21 +104,10 @@ class Policy:
     """The largest result, as far as `cost` tells, that is worth a second call."""
     bytes_per_second: float = math.inf
     """How fast a result must come at least: an attempt may take longer for a large one."""
-    cost: Callable[[Any], int | None] | None = None
-    """How many bytes a result has, as far as that is known from the item."""
 
-    def seconds(self, item: object) -> float:
-        """Return how many seconds an attempt may take for this item."""
-        if self.timeout is None:
-            return math.inf
-        return self.timeout + self._nbytes(item) / self.bytes_per_second
-
-    def hedges(self, item: object) -> bool:
-        """Return whether this item may be called a second time while the first call is under way."""
-        return self.hedge is not None and self._nbytes(item) <= self.hedged_bytes
-
-    def _nbytes(self, item: object) -> int:
-        return (self.cost(item) if self.cost is not None else None) or 0
+    def seconds(self, nbytes: int) -> float:
+        """Return how many seconds an attempt may take that brings so many bytes."""
+        return math.inf if self.timeout is None else self.timeout + nbytes / self.bytes_per_second
 
 
 AUTO: Final = "auto"
@@ -142,6 +132,7 @@ class Wanted:
         return replace(
             store,
             retry=store.retry if self.retry == AUTO else self.retry,
+            throttled=store.throttled if self.retry == AUTO else None,
             timeout=store.timeout if self.timeout == AUTO else self.timeout,
             hedge=store.hedge if self.hedge == AUTO else self.hedge,
         )
@@ -167,7 +158,7 @@ def policy(stage: str, retry: Retry | None, timeout: float | None, hedge: Hedge,
             f"{stage}: {given[0]} is for async functions: a call on a thread cannot be cancelled. Write the "
             "function as async, or put the attempts into it"
         )
-    return Policy(retry, timeout, hedge)
+    return Policy(retry, timeout=timeout, hedge=hedge)
 
 
 def check_seconds(stage: str, name: str, value: object, *, or_else: str = ",") -> None:

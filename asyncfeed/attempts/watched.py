@@ -11,20 +11,21 @@ from asyncfeed.attempts.hedging import BUSY_SHARE, Hedging
 class Watched(Alarm):
     """One call, from its start to its end. A subclass cancels it, and makes it a second time."""
 
-    __slots__ = ("_alarms", "_deadline", "_hedging", "_slow_after", "_slow_at", "began", "is_late")
+    __slots__ = ("_alarms", "_deadline", "_hedging", "_slow_at", "began", "is_late", "seconds")
 
-    def __init__(self, alarms: Alarms, seconds: float, hedging: Hedging | None) -> None:
+    def watch(self, alarms: Alarms, seconds: float, hedging: Hedging | None) -> None:
+        """Watch the call, which begins now and may take so many seconds."""
         self._alarms = alarms
+        self.seconds = seconds
         self._hedging = hedging
         self.is_late = False
         """Whether it was cancelled at its deadline."""
         self.began = alarms.time()
         self._deadline = self.began + seconds
-        self._slow_after = math.inf
+        self._slow_at = math.inf
         if hedging is not None:
             hedging.begin()
-            self._slow_after = hedging.delay
-        self._slow_at = self.began + self._slow_after
+            self._slow_at = self.began + hedging.delay
         self.when = min(self._deadline, self._slow_at)
         alarms.set(self)
 
@@ -55,11 +56,12 @@ class Watched(Alarm):
             self.is_late = True
             self.cancel()
             return
-        if late > BUSY_SHARE * self._slow_after:
+        hedging = self._hedging
+        if hedging is not None and late > BUSY_SHARE * hedging.delay:
             self._slow_at = now + late
         else:
             self._slow_at = math.inf
-            if self._hedging is not None and self._hedging.allows():
+            if hedging is not None and hedging.allows():
                 self.begin_second()
         self.when = min(self._deadline, self._slow_at)
         self._alarms.set(self)

@@ -79,7 +79,11 @@ help."""
 # -- calls on the loop
 
 FIRST_CALLS: Final = 32
-"""Number of calls of an async function that `concurrency="auto"` begins with."""
+"""Number of calls of an async function that `concurrency="auto"` begins with. It counts requests, if a call makes
+several."""
+FEWEST_BATCHES: Final = 4
+"""Number of calls that it begins with at least if each reads a batch of files. The files of one batch end at
+different times, and with fewer batches the store would wait for the last ones."""
 FLAT_CALLS: Final = 4
 """Number of items that a `flat_map` with `concurrency="auto"` opens at a time. The next ones open while the first
 one streams."""
@@ -142,6 +146,10 @@ react to noise."""
 
 # -- what the tuner measures
 
+LEAST_ITEMS: Final = 32
+"""Number of items from which a rate can be told. A call that makes several requests counts as several items."""
+LEAST_CALLS: Final = 4
+"""Number of such calls from which a rate can be told."""
 INTERVAL_SECONDS: Final = 0.01
 """Minimum length of an interval. The clock of a loop may tick in milliseconds."""
 IDLE_SHARE: Final = 0.25

@@ -56,5 +56,6 @@ def _step(step: Step) -> str:
     elif step.shape == "flat" or step.concurrency != "auto":
         calls = f"up to {FLAT_CALLS if step.concurrency == 'auto' else step.concurrency} {MANY[step.kind]}"
     else:
-        calls = f"1 to {AsyncCalls.most if step.kind == 'async' else ThreadCalls.most} {MANY[step.kind]}"
+        most = AsyncCalls.range_of(step)[1] if step.kind == "async" else ThreadCalls.most
+        calls = f"1 to {most} {MANY[step.kind]}"
     return f"{calls}, {'in order' if step.ordered else 'as they finish'}"

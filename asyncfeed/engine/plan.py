@@ -22,6 +22,7 @@ from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.operators.expand import Expanding
 from asyncfeed.engine.operators.merge import Branch, MergeStep, PickStep, ZipStep
 from asyncfeed.engine.operators.operator import Executor, Operator
+from asyncfeed.engine.operators.skip_budget import SkipBudget
 from asyncfeed.engine.operators.source import IndexedSource, IterableSource
 from asyncfeed.engine.operators.step import RunContext, Step, StepSpec
 from asyncfeed.engine.provenance import Provenance
@@ -136,6 +137,8 @@ class _Compiler:
         unit = 1  # queues of batches are shorter
         for node, steps in planned:
             gathers = node.gathers()
+            skip = next((each.skip for each in steps if isinstance(each, Work)), None)
+            skip_budget = SkipBudget(skip, self._context)
             for each in steps:
                 match each:
                     case Algorithm():
@@ -145,7 +148,9 @@ class _Compiler:
                         unit, gathers = unit * gathers, 1
                     case Work():
                         spec = replace(spec, name=str(node), unit=unit)
-                        step = self._next(step, max(1, CHUNK_ITEMS // unit), self._operator(spec, each))
+                        step = self._next(
+                            step, max(1, CHUNK_ITEMS // unit), self._operator(spec, each, skip_budget)
+                        )
                     case Queue():
                         step = self._next(step, each.room, partial(RelayStep, replace(spec, name=str(node))))
                     case Passes():
@@ -167,10 +172,10 @@ class _Compiler:
             )
         return EpochCounter(repeats, self._run)
 
-    def _operator(self, spec: StepSpec, work: Work) -> Callable[[Channel], Step]:
+    def _operator(self, spec: StepSpec, work: Work, skip_budget: SkipBudget) -> Callable[[Channel], Step]:
         if work.slow_paths is not None:
             self._context.slow_paths.append(work.slow_paths)
-        return lambda inbox: Operator(spec, work, inbox, executor_of(work))
+        return lambda inbox: Operator(spec, work, inbox, executor_of(work), skip_budget)
 
     def _merge(self, source: Source, spec: StepSpec, epochs: EpochCounter, repeats: Sequence[int | None]) -> Step:
         branches: list[Branch] = []

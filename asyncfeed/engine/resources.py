@@ -65,9 +65,9 @@ class Resources:
         reader = self._readers.get((store, wanted))
         return self._make(store, wanted)[0] if reader is None else reader
 
-    async def async_reader(self, store: Store | None) -> AsyncReader:
+    async def async_reader(self, store: Store | None, wanted: Wanted = STORE_DECIDES) -> AsyncReader:
         """Return the reader of a store, for calls on the loop. It is open."""
-        reader, on_loop = self._make(store, STORE_DECIDES)
+        reader, on_loop = self._make(store, wanted)
         if isinstance(reader, _OnLoop):
             await self._open(reader)
         return on_loop

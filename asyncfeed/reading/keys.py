@@ -123,6 +123,11 @@ class ObjectList(Sequence[File]):
         return len(self._places) - 1
 
     @property
+    def reads_on_loop(self) -> bool:
+        """Whether some are of a store that is read on the loop."""
+        return any(place.store.reads_on_loop for place in self._places)
+
+    @property
     def nbytes(self) -> int:
         """Total size in bytes of the objects whose size is known."""
         return sum(size for size in self._sizes if size != UNKNOWN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from asyncfeed.attempts.retry import Policy, Retry
 from asyncfeed.errors import PipelineError
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from asyncfeed.reading.obstore_reader import ObstoreReader
 
 Verify = Literal["size", "etag"]
-MAX_REQUESTS = 64
-"""Number of requests that a reader has under way. At 30 ms each, 64 are some 2,000 small objects a second. More
-need more sockets and more memory; fewer leave the network idle."""
+MAX_REQUESTS = 256
+"""Most requests that a reader has under way. At 30 ms each, 256 are some 8,000 small objects a second, and a store
+gives fewer below one prefix. Each request takes a socket. How many are needed is found while the run goes on."""
 
-
-POLICY = Policy(retry=Retry(), timeout=10.0, bytes_per_second=1e6, hedge="auto")
+POLICY = Policy(
+    retry=Retry(), throttled=Retry(attempts=32, max_delay=1.0), timeout=10.0, bytes_per_second=1e6, hedge="auto"
+)
+"""A store that gets too many requests may refuse most of them for seconds. So an object may be refused more often
+than it may fail. Later objects wait for it, so its delays are short. Fewer requests are made meanwhile anyhow."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,12 +87,15 @@ class ObjectStore(Store):
         if self.anonymous and self.credential_provider is not None:
             raise PipelineError("files: anonymous=True sends no credentials, so leave credential_provider out")
 
+    reads_on_loop: ClassVar[bool] = True
+
     @property
     def policy(self) -> Policy:
         """How it is read if `load` says nothing else.
 
-        A read that failed is repeated up to five times within a minute. A request may take 10 s, and a second more
-        for each megabyte. A slow request is made a second time.
+        Within a minute, a read that failed is repeated up to five times, and up to 31 times if the store refused
+        it because it gets too many requests. A request may take 10 s, and a second more for each megabyte. A slow
+        request is made a second time.
         """
         return POLICY
 

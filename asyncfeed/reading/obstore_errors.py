@@ -40,6 +40,12 @@ def is_changed(error: BaseException) -> bool:
     return type(error).__name__ == "PreconditionError"
 
 
+def is_throttled(error: BaseException) -> bool:
+    """Return whether the store says that it gets too many requests."""
+    shown = translate(error, "")
+    return isinstance(shown, Unavailable) and shown.kind == "throttled"
+
+
 def translate(error: BaseException, path: str) -> Exception:
     """Return the error to show for an object, or for what was listed.
 

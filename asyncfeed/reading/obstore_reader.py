@@ -8,7 +8,6 @@ streams take requests whose answer names the version (`If-Match`), because sever
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,9 +17,10 @@ from asyncfeed.errors import Corrupt
 from asyncfeed.reading.copies import Copies
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.obstore_client import Sent, connect, installed
-from asyncfeed.reading.obstore_errors import is_beyond, is_changed, translate
+from asyncfeed.reading.obstore_errors import is_beyond, is_changed, is_throttled, translate
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, changed, ends_before, value, wrong_size
-from asyncfeed.reading.requests import Pending, Requests, end
+from asyncfeed.reading.request import Pending, Request
+from asyncfeed.reading.requests import Requests, end
 from asyncfeed.reading.urls import WEB
 from asyncfeed.reading.versioned import Contents, Versioned, condition, quoted
 from asyncfeed.stats import SlowPaths
@@ -61,21 +61,17 @@ class ObstoreReader(AsyncReader):
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._requests = Requests(store.max_requests)
+        self._requests = Requests(store.max_requests, _nbytes, is_throttled)
         self._sent = Sent(4 * store.max_requests)
-        self._policy: Policy | None = None
-        self._again = SlowPaths()
         self._client: Any = None
         self._obstore: Any = None
 
     def follow(self, policy: Policy, again: SlowPaths) -> None:
         """Note how long a request may take, and when it is made a second time."""
-        self._policy, self._again = replace(policy, cost=_nbytes), again
+        self._requests.follow(policy, again)
 
     async def open(self) -> None:
         """Make the client. It connects when something is read."""
-        if self._policy is not None:
-            self._requests.follow(self._policy, self._again)
         self._obstore = installed("obstore", "cloud")
         self._client = connect(self._store)
 
@@ -101,6 +97,12 @@ class ObstoreReader(AsyncReader):
         made: list[Any] = [None] * len(files)
         outcomes = await self._read(files, made, [None] * len(files))
         return [made[place] if error is None else error for place, error in enumerate(outcomes)]
+
+    async def contents(self, files: Sequence[File]) -> list[memoryview | Exception]:
+        """Return whole objects as they came; those of several parts in memory of their own."""
+        made: list[Any] = [None] * len(files)
+        outcomes = await self._read(files, made, [None] * len(files), as_came=True)
+        return [memoryview(made[place]) if error is None else error for place, error in enumerate(outcomes)]
 
     async def read_into(self, files: Sequence[File], into: Sequence[Buffers]) -> list[Exception | None]:
         """Read whole objects into memory that is there."""
@@ -131,13 +133,14 @@ class ObstoreReader(AsyncReader):
             file = value(*await self.look((file,)))
         size = file.size or 0
         step = FIRST_BLOCK
-        ahead: Pending | None = None
+        ahead: Request | None = None
         try:
             while start < size:
                 part = Part(0, file, start, min(size, start + step))
                 step = min(BLOCK, 2 * step)
                 try:
-                    found = await (self._requests.one(self._versioned, part) if ahead is None else ahead)
+                    one = self._requests.one(self._versioned, part) if ahead is None else ahead.result()
+                    found = await one
                 except Exception as error:  # noqa: BLE001 - translated
                     raise await self._explained(error, file) from None
                 ahead, start = None, part.stop
@@ -180,10 +183,10 @@ class ObstoreReader(AsyncReader):
         self._requests.track(self._sent.note(future))
 
     async def _read(
-        self, files: Sequence[File], made: list[Any], rooms: Sequence[int | None]
+        self, files: Sequence[File], made: list[Any], rooms: Sequence[int | None], *, as_came: bool = False
     ) -> list[Exception | None]:
-        """Read whole objects into `made`. Where it holds None, make the memory."""
-        taken = _Whole(files, made, rooms)
+        """Read whole objects into `made`. Where it holds None, make the memory, or put what came."""
+        taken = _Whole(files, made, rooms, as_came=as_came)
         try:
             await self._requests.run(self._parts(files, rooms, taken), self._get, taken)
             taken.copies.flush()
@@ -249,7 +252,9 @@ class _Looks:
 class _Whole:
     """Takes whole objects, in one part or in several."""
 
-    def __init__(self, files: Sequence[File], made: list[Any], rooms: Sequence[int | None]) -> None:
+    def __init__(
+        self, files: Sequence[File], made: list[Any], rooms: Sequence[int | None], *, as_came: bool
+    ) -> None:
         self.outcomes: list[Exception | None] = [None] * len(files)
         self.unsure: list[int] = []
         """The objects that did not come as expected, and must be looked at."""
@@ -258,6 +263,7 @@ class _Whole:
         """The version of which the first part came."""
         self._made = made
         self._rooms = rooms
+        self._as_came = as_came
 
     def expect(self, place: int, size: int) -> None:
         """Make room for an object of several parts."""
@@ -276,6 +282,9 @@ class _Whole:
         if body is None:
             return
         if self._made[place] is None:
+            if self._as_came:
+                self._made[place] = body
+                return
             self._made[place] = np.empty(len(body), np.uint8)
         target = self._made[place]
         if isinstance(target, list):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncGenerator, Sequence
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, ClassVar, TypeVar
 
 from asyncfeed.attempts.retry import Policy
 from asyncfeed.errors import Corrupt
@@ -38,6 +38,9 @@ class Store:
 
     Each file is pickled with its store. A store holds no connection, and its repr shows no secret.
     """
+
+    reads_on_loop: ClassVar[bool] = False
+    """Whether `reader` returns an `AsyncReader`. `load` then waits for whole files on the loop, not on threads."""
 
     @property
     def policy(self) -> Policy:
@@ -124,6 +127,10 @@ class AsyncReader:
                 outcomes += await self.read_ranges(found, [(0, found.size or 0)])
         return outcomes
 
+    async def contents(self, files: Sequence[File]) -> list[memoryview | Exception]:
+        """Return whole files. Memory that can be written to belongs to the caller; other memory saves a copy."""
+        return [each if isinstance(each, Exception) else each.data for each in await self.read(files)]
+
     async def read_into(self, files: Sequence[File], into: Sequence[Buffers]) -> list[Exception | None]:
         """Read whole files into memory that is there, and return None for each that filled its buffers exactly.
 
@@ -162,7 +169,7 @@ def value(outcome: T | Exception) -> T:
     return outcome
 
 
-def fill(file: File, outcome: Bytes | Exception, into: Buffers) -> Exception | None:
+def fill(file: File, outcome: Bytes | memoryview | Exception, into: Buffers) -> Exception | None:
     """Copy the contents of a file into buffers.
 
     Return None, or the error if they do not fill the buffers exactly.
@@ -172,9 +179,10 @@ def fill(file: File, outcome: Bytes | Exception, into: Buffers) -> Exception | N
     size = sum(map(len, into))
     if len(outcome) != size:
         return wrong_size(file, len(outcome), size)
+    data = outcome if isinstance(outcome, memoryview) else outcome.data
     start = 0
     for buffer in into:
-        buffer[:] = outcome.data[start : start + len(buffer)]
+        buffer[:] = data[start : start + len(buffer)]
         start += len(buffer)
     return None
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from asyncfeed.attempts.alarms import Alarms
 from asyncfeed.attempts.hedging import Hedging
 from asyncfeed.attempts.retry import Policy
-from asyncfeed.reading.guarded import Guarded
+from asyncfeed.reading.request import Pending, Request
+from asyncfeed.reading.window import Window
 from asyncfeed.stats import SlowPaths
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
-
-Pending = asyncio.Future[Any]
 
 
 class Sink(Protocol[T_contra]):
@@ -36,77 +34,74 @@ class Sink(Protocol[T_contra]):
         ...
 
 
-class Guard:
-    """Guards the requests of one reader, with one timer for all of them."""
-
-    def __init__(self, policy: Policy, track: Callable[[Pending], None], again: SlowPaths) -> None:
-        self._policy = policy
-        self._track = track
-        self._again = again
-        self._alarms = Alarms(asyncio.get_running_loop())
-        self._hedging = None if policy.hedge is None else Hedging(policy.hedge)
-
-    def guarded(self, first: Pending, item: T, start: Callable[[T], Pending]) -> Pending:
-        """Return a future for a request that was started."""
-        policy = self._policy
-        hedging = self._hedging if policy.hedges(item) else None
-        seconds = policy.seconds(item)
-        return Guarded(
-            self._alarms, seconds, hedging, first, partial(start, item), self._track, self._count
-        ).future
-
-    def _count(self) -> None:
-        self._again.note("second request beside a slow one")
-
-    def drop(self) -> None:
-        """End the timer."""
-        self._alarms.drop()
-
-
 class Requests:
-    """The requests of a reader. At most `limit` are under way."""
+    """The requests of a reader. At most `limit` are under way, and fewer while the store gets too many.
 
-    def __init__(self, limit: int) -> None:
-        self._guard: Guard | None = None
-        self._free = limit
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        """What waits for a free place, in the order of its arrival."""
-        self._under_way: set[Pending] = set()
-        """Each request, until it is done."""
+    `cost` returns about how many bytes an item has. `throttled` returns whether an error says that the store gets
+    too many requests.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        cost: Callable[[Any], int] = lambda _: 0,
+        throttled: Callable[[BaseException], bool] = lambda _: False,
+    ) -> None:
+        self.window = Window(limit)
+        self._cost = cost
+        self._throttled = throttled
+        self._policy = Policy()
+        self._hedging: Hedging | None = None
+        self._again = SlowPaths()
+        self._alarms: Alarms | None = None
+        self._waiting: deque[tuple[asyncio.Future[int], int]] = deque()
+        """What waits for a free place, in the order of its arrival, with its bytes."""
+        self._under_way: set[Request] = set()
+        """Each request, until it has ended."""
+        self._parts: set[Pending] = set()
+        """The steps of requests that take several."""
 
     async def run(self, items: Sequence[T], start: Callable[[T], Pending], sink: Sink[T]) -> None:
         """Start a request for each item, and hand the outcomes to the sink in the order of the items.
 
         If this is cancelled, all its requests have ended when it ends.
         """
-        begun: deque[tuple[T, Pending | Exception]] = deque()
+        begun: deque[tuple[T, Request | Exception]] = deque()
         try:
             for item in items:
-                if not self._free or self._waiting:
+                nbytes = self._cost(item)
+                if self._waiting or not self.window.is_open:
                     sink.pause()
-                    await self._place()
-                begun.append((item, self._start(start, item)))
-                while begun and (isinstance(begun[0][1], Exception) or begun[0][1].done()):
-                    await self._finish(begun, sink)
+                    number = await self._place(nbytes)
+                else:
+                    number = self.window.begin(nbytes)
+                begun.append((item, self._begin(start, item, number, nbytes)))
+                while begun and (isinstance(begun[0][1], Exception) or begun[0][1].has_ended):
+                    _take(begun, sink)
             while begun:
-                await self._finish(begun, sink)
+                request = begun[0][1]
+                if not isinstance(request, Exception) and not request.has_ended:
+                    sink.pause()
+                    await request.wait()
+                _take(begun, sink)
         except GeneratorExit:  # nothing can be awaited any more
-            cancel(_futures(begun))
+            cancel(_requests(begun))
             begun.clear()
             raise
         finally:
             if begun:
-                await end(_futures(begun))
+                await end(_requests(begun))
 
     async def one(self, start: Callable[[T], Pending], item: T) -> Any:
         """Make one request, and return what comes of it."""
-        if not self._free or self._waiting:
-            await self._place()
-        begun = self._start(start, item)
+        nbytes = self._cost(item)
+        full = self._waiting or not self.window.is_open
+        number = await self._place(nbytes) if full else self.window.begin(nbytes)
+        begun = self._begin(start, item, number, nbytes)
         if isinstance(begun, Exception):
             raise begun
         try:
-            return await begun
+            return await begun.result()
         except GeneratorExit:
             cancel([begun])
             raise
@@ -114,112 +109,136 @@ class Requests:
             await end([begun])
             raise
 
-    def start(self, start: Callable[[T], Pending], item: T) -> Pending | None:
-        """Start a request if there is a place for it. The caller awaits it, or ends it."""
-        if not self._free or self._waiting:
+    def start(self, start: Callable[[T], Pending], item: T) -> Request | None:
+        """Start a request if there is a place for it. The caller waits for it, or ends it."""
+        if self._waiting or not self.window.is_open:
             return None
-        begun = self._start(start, item)
+        nbytes = self._cost(item)
+        begun = self._begin(start, item, self.window.begin(nbytes), nbytes)
         return None if isinstance(begun, Exception) else begun
 
     def follow(self, policy: Policy, again: SlowPaths) -> None:
         """Limit the time of each request, and make slow ones a second time, as a policy says.
 
-        Called on the loop. `policy.cost` is asked for the bytes of an item. `again` counts second requests.
+        `again` counts second requests.
         """
-        if policy.timeout is not None or policy.hedge is not None:
-            self._guard = Guard(policy, self.track, again)
+        self._policy, self._again = policy, again
+        self._hedging = None if policy.hedge is None else Hedging(policy.hedge)
 
     def track(self, future: Pending) -> None:
-        """Remember a part of a request that is under way."""
-        self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
+        """Remember a step of a request that is under way."""
+        self._parts.add(future)
+        future.add_done_callback(self._parts.discard)
 
     async def close(self) -> None:
         """End all requests."""
-        if self._guard is not None:
-            self._guard.drop()
+        self._drop_timer()
         await end(list(self._under_way))
+        parts = list(self._parts)
+        _cancel(parts)
+        await _heard(parts)
 
     def abandon(self) -> None:
         """Let no request report to the loop, which is closed."""
-        if self._guard is not None:
-            self._guard.drop()
+        self._drop_timer()
+        self._waiting.clear()
         cancel(list(self._under_way))
+        _cancel(self._parts)
 
-    def _start(self, start: Callable[[T], Pending], item: T) -> Pending | Exception:
+    def _drop_timer(self) -> None:
+        if self._alarms is not None:
+            self._alarms.drop()
+
+    def _begin(self, start: Callable[[T], Pending], item: T, number: int, nbytes: int) -> Request | Exception:
+        if self._alarms is None:
+            self._alarms = Alarms(asyncio.get_running_loop())
+        policy = self._policy
+        hedging = self._hedging if nbytes <= policy.hedged_bytes else None
         try:
-            future = start(item)
-            if self._guard is not None:
-                future = self._guard.guarded(future, item, start)
+            request = Request(item, number, nbytes, start, self)
         except Exception as error:  # noqa: BLE001 - any exception is an outcome
-            self._wake()
+            self._free(nbytes)
             return error
-        self._free -= 1
-        self._under_way.add(future)
-        future.add_done_callback(self._ended)
-        return future
+        request.watch(self._alarms, policy.seconds(nbytes), hedging)
+        self._under_way.add(request)
+        return request
 
-    async def _finish(self, begun: deque[tuple[T, Pending | Exception]], sink: Sink[T]) -> None:
-        item, future = begun[0]
-        outcome: Any = future
-        if not isinstance(future, Exception):
-            if not future.done():
-                sink.pause()
-            try:
-                outcome = await future
-            except Exception as error:  # noqa: BLE001 - any exception is an outcome
-                outcome = error.with_traceback(None)  # its frames would hold it
-        begun.popleft()
-        sink.take(item, outcome)
+    def note_second(self) -> None:
+        """Count a second request."""
+        self._again.note("second request beside a slow one")
 
-    def _ended(self, future: Pending) -> None:
-        self._under_way.discard(future)
-        self._free += 1
-        self._wake()
+    def note_end(self, request: Request) -> None:
+        """Note that a request has ended."""
+        self._under_way.discard(request)
+        outcome = request.outcome
+        if not isinstance(outcome, BaseException):
+            self.window.grow()
+        elif self._throttled(outcome):
+            self.window.shrink(request.number)
+        self._free(request.nbytes)
 
-    def _wake(self) -> None:
-        while self._waiting and self._free:
-            waiter = self._waiting.popleft()
+    def _free(self, nbytes: int) -> None:
+        """Free the place of a request. Give free places to what waits."""
+        self.window.end(nbytes)
+        while self._waiting and self.window.is_open:
+            waiter, nbytes = self._waiting.popleft()
             if not waiter.done():
-                self._free -= 1  # it is kept for the one that is woken
-                waiter.set_result(None)
-                return
+                waiter.set_result(self.window.begin(nbytes))
 
-    async def _place(self) -> None:
-        """Wait for a free place."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+    async def _place(self, nbytes: int) -> int:
+        """Wait for a free place, and return the number of the request that takes it."""
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((waiter, nbytes))
         try:
-            await waiter
+            return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._free += 1
-                self._wake()
+                self._free(nbytes)
             raise
-        self._free += 1
 
 
-def _futures(begun: Iterable[tuple[Any, Pending | Exception]]) -> list[Pending]:
+def _take(begun: deque[tuple[T, Request | Exception]], sink: Sink[T]) -> None:
+    item, request = begun[0]
+    outcome = request if isinstance(request, Exception) else request.outcome
+    if isinstance(outcome, asyncio.CancelledError):
+        raise outcome
+    begun.popleft()
+    sink.take(item, outcome)
+
+
+def _requests(begun: Iterable[tuple[Any, Request | Exception]]) -> list[Request]:
     return [each for _, each in begun if not isinstance(each, Exception)]
 
 
-def cancel(futures: Iterable[Pending]) -> None:
-    """Cancel futures, also if their loop is closed: a client that sees that does not call the loop."""
-    for each in futures:
+def cancel(requests: Iterable[Request]) -> None:
+    """End requests, also if their loop is closed: a client that sees that does not call the loop."""
+    for each in requests:
+        _cancel(each.futures())
+        try:
+            each.end(asyncio.CancelledError())
+        except RuntimeError:  # the loop is closed: nothing waits for the request any more
+            continue
+
+
+def _cancel(futures: Iterable[Pending]) -> None:
+    for each in list(futures):
         try:
             each.cancel()
         except RuntimeError:  # the loop is closed, but the future is cancelled by now
             continue
 
 
-async def end(futures: Sequence[Pending]) -> None:
-    """Cancel futures, and return when their clients have heard of it. Without a running loop do not wait."""
-    cancel(futures)
-    if futures and loop_runs():
-        await asyncio.wait(futures)
-        for each in futures:
-            if not each.cancelled():
-                each.exception()  # or else asyncio says that nobody has asked for it
+async def end(requests: Sequence[Request]) -> None:
+    """End requests, and return when their clients have heard of it. Without a running loop do not wait."""
+    futures = [future for each in requests for future in each.futures() if not future.done()]
+    cancel(requests)
+    await _heard(futures)
+
+
+async def _heard(cancelled: Sequence[Pending]) -> None:
+    """Return when the clients of futures have heard that these were cancelled."""
+    if cancelled and loop_runs():
+        await asyncio.wait(cancelled)
 
 
 def loop_runs() -> bool:

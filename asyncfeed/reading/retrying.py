@@ -27,14 +27,18 @@ class RetryingReader(AsyncReader):
     Invariants:
 
     * An outcome that is a value is never asked for again.
-    * A file is read `retry.attempts` times at most. The files of one call are read again together, after the
-      longest of their delays. Their number only falls.
+    * A file is read `retry.attempts` times at most, or `throttled.attempts` times if it was refused last. The
+      files of one call are read again together, after the longest of their delays. Their number only falls.
     * The last error of a file is its outcome. If it is `Unavailable`, it tells of the attempts before it.
     """
 
-    def __init__(self, reader: AsyncReader, retry: Retry, again: SlowPaths) -> None:
+    def __init__(
+        self, reader: AsyncReader, retry: Retry, again: SlowPaths, *, throttled: Retry | None = None
+    ) -> None:
         self._reader = reader
         self._retry = replace(retry, on=(*retry.on, Corrupt))
+        self._throttled = throttled or self._retry
+        """The same for what a store refuses because it gets too many requests."""
         self._again = again
         """Counts what was read again."""
         self._random = Random()  # noqa: S311 - clients should not come back at the same time; no secret is made of it
@@ -58,6 +62,10 @@ class RetryingReader(AsyncReader):
     async def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
         """Return whole files."""
         return await self._all(len(files), lambda left: self._reader.read([files[at] for at in left]))
+
+    async def contents(self, files: Sequence[File]) -> list[memoryview | Exception]:
+        """Return whole files, in memory that may be read-only."""
+        return await self._all(len(files), lambda left: self._reader.contents([files[at] for at in left]))
 
     async def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[Bytes | Exception]:
         """Return parts of a file."""
@@ -123,9 +131,10 @@ class RetryingReader(AsyncReader):
             if failed.changed == CORRUPT_ATTEMPTS:
                 return None
         number = len(failed.attempts) + 1
-        delay = self._retry.delay(error, number, failed.elapsed(), self._random.random())
+        kind = error.kind if isinstance(error, Unavailable) else type(error).__name__
+        retry = self._throttled if kind == "throttled" else self._retry
+        delay = retry.delay(error, number, failed.elapsed(), self._random.random())
         if delay is not None:
-            kind = error.kind if isinstance(error, Unavailable) else type(error).__name__
             self._again.note(f"read again after: {kind}")
         return delay
 

@@ -33,7 +33,7 @@ class Scope(Protocol):
         """Return the reader of a store (None is the local disk). Its methods are called on a thread."""
         ...
 
-    async def async_reader(self, store: Store | None) -> AsyncReader:
+    async def async_reader(self, store: Store | None, wanted: Wanted = STORE_DECIDES) -> AsyncReader:
         """Return the reader of a store, opened. Its methods are called on the run's loop."""
         ...
 
@@ -76,7 +76,7 @@ def new_reader(
     policy = wanted.over(store.policy)
     again = again or SlowPaths()
     made.follow(policy, again)
-    return made if policy.retry is None else RetryingReader(made, policy.retry, again)
+    return made if policy.retry is None else RetryingReader(made, policy.retry, again, throttled=policy.throttled)
 
 
 @contextmanager

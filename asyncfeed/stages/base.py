@@ -225,6 +225,11 @@ class Source(Node):
         """Whether one epoch is known to have no end."""
         return False
 
+    @property
+    def reads_on_loop(self) -> bool:
+        """Whether its items may be files of a store that is read on the loop."""
+        return any(each.source.reads_on_loop for each in self.inputs)
+
     def check_repeatable(self) -> None:
         """Raise if the items can be read only once."""
         for each in self.inputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from asyncfeed.attempts.retry import Hedge, Retry, Wanted
@@ -11,14 +11,20 @@ from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.formats.base import Decoder
-from asyncfeed.functions.checks import check_fn, check_policy, is_async, refuse_awaitable
-from asyncfeed.reading.file import Bytes, File
-from asyncfeed.reading.reader import value
-from asyncfeed.reading.scope import read_whole, reader_of
-from asyncfeed.stages.base import Node
+from asyncfeed.functions.checks import check_fn, check_policy, is_async
+from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.batch import Batch
+from asyncfeed.stages.loading import (
+    Await,
+    Call,
+    Decode,
+    ForEachFile,
+    Measure,
+    Read,
+    ReadOnLoop,
+    listed_size,
+)
 from asyncfeed.stages.steps import Concurrency, Work
-from asyncfeed.trees import map_leaves
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class Load(Node):
     retry: Retry | Literal["auto"] | None = "auto"
     timeout: float | Literal["auto"] | None = "auto"
     hedge: Hedge = "auto"
+    on_loop: bool = field(default=False, repr=False, compare=False)
+    """Whether files are read on the loop, before the step that decodes them."""
 
     def __post_init__(self) -> None:
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
@@ -62,13 +70,21 @@ class Load(Node):
         return Wanted(self.retry, self.timeout, self.hedge)
 
     def steps(self) -> Sequence[Work]:
-        """Return one step that reads and decodes. An async decoder is a second step."""
-        decoder = self.decoder
+        """Return one step that reads and decodes on threads. Whatever runs on the loop is a step of its own."""
+        decoder, wanted = self.decoder, self.wanted
+        read = [self.read_on_loop()] if self.on_loop else []
         if isinstance(decoder, Decoder):
-            return [self._work(_Load(_Decode(decoder, self.wanted)), "thread", decoder if decoder.packs else None)]
+            decode, unpacks = ForEachFile(Decode(decoder, wanted)), decoder if decoder.packs else None
+            return [*read, self._work(decode, "thread", cost=listed_size, measure=Measure(unpacks))]
         if not is_async(decoder):
-            return [self._work(_Load(_Call(decoder, self.wanted)), "thread")]
-        return [self._work(_Load(_Read(self.wanted)), "thread"), self._work(_Await(decoder), "async")]
+            decode = ForEachFile(Call(decoder, wanted))
+            return [*read, self._work(decode, "thread", cost=listed_size, measure=Measure(None))]
+        others = self._work(ForEachFile(Read(wanted)), "thread", cost=listed_size, measure=Measure(None))
+        return [*read, others, self._work(Await(decoder), "async")]
+
+    def after(self, source: Source, stages: Sequence[Node]) -> Node:
+        """Return the stage as it is after this source, whose store may be read on the loop."""
+        return replace(self, on_loop=source.reads_on_loop)
 
     @property
     def one_to_one(self) -> bool:
@@ -90,8 +106,18 @@ class Load(Node):
 
         return LoadBatch(self, following)
 
+    def read_on_loop(self, group: int | None = None) -> Work:
+        """Return the step that reads files on the loop, one at a time or in groups of `group`."""
+        read = ReadOnLoop(self.wanted, groups=group is not None)
+        return replace(self._work(read, "async", cost=read.cost), requests=group or 1)
+
     def _work(
-        self, fn: Callable[[Any], Any], kind: Literal["async", "thread"], unpacks: Decoder[Any] | None = None
+        self,
+        fn: Callable[[Any], Any],
+        kind: Literal["async", "thread"],
+        *,
+        cost: Callable[[Any], int | None] | None = None,
+        measure: Measure | None = None,
     ) -> Work:
         return Work(
             fn,
@@ -99,9 +125,9 @@ class Load(Node):
             concurrency=self.concurrency,
             ordered=self.ordered,
             skip=skip_of(self.on_error, self.skip_limit),
-            cost=listed_size if kind == "thread" else None,
-            measure=_Measure(unpacks) if kind == "thread" else None,
-            packed=unpacks is not None,
+            cost=cost,
+            measure=measure,
+            packed=measure is not None and measure.decoder is not None,
         )
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
@@ -142,144 +168,3 @@ def _check_takes_bytes(decoder: Any) -> None:
         raise PipelineError(
             f"load: the decoder gets the bytes of a file, which {module}.{name} does not take: write {fix}"
         )
-
-
-def listed_size(item: Any) -> int | None:
-    """Return the total size of the files in an item; None if the size of one is not known.
-
-    >>> listed_size((File("a.npy", 17), {"y": File("b.npy", 3)}, "label"))
-    20
-    """
-    if type(item) is File:
-        return item.size
-    total = 0
-    for file in _files(item):
-        if file.size is None:
-            return None
-        total += file.size
-    return total
-
-
-def _files(item: Any) -> list[File]:
-    if isinstance(item, str | int | float):
-        return []
-    files: list[File] = []
-    map_leaves(lambda leaf: files.append(leaf) if isinstance(leaf, File) else None, item)
-    return files
-
-
-@dataclass(frozen=True, slots=True)
-class _Measure:
-    """Looks up the total size of the files in an item: their size on disk, or their size when unpacked."""
-
-    decoder: Decoder[Any] | None
-
-    def __call__(self, item: Any) -> int:
-        return sum(map(self._of, [item] if type(item) is File else _files(item)))
-
-    def _of(self, file: File) -> int:
-        try:
-            if self.decoder is None and file.size is not None:
-                return file.size
-            with reader_of(file) as reader:
-                if self.decoder is None:
-                    return value(*reader.look((file,))).size or 0
-                with reader.open(file) as opened:
-                    return self.decoder.unpacked(opened, file)
-        except (OSError, ValueError):
-            return file.size or 0  # reading the file meets the same error, and reports it
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """Calls a function for each file in an item, and puts the results in their places."""
-
-    each: Callable[[File], Any]
-
-    def __call__(self, item: Any) -> Any:
-        each = self.each
-        if type(item) is File:
-            return each(item)
-        if type(item) is tuple and all(type(leaf) is File for leaf in item) and item:
-            return tuple(map(each, item))
-        found = False
-
-        def put(leaf: Any) -> Any:
-            nonlocal found
-            if isinstance(leaf, File):
-                found = True
-                return each(leaf)
-            return leaf
-
-        loaded = map_leaves(put, item)
-        if not found:
-            raise TypeError(
-                f"load takes files, or tuples, lists and dicts of them, not {_shown(item)}: "
-                "start with files(...), or put File(path) where a file is to be read"
-            )
-        return loaded
-
-
-@dataclass(frozen=True, slots=True)
-class _Decode:
-    decoder: Decoder[Any]
-    wanted: Wanted
-
-    def __call__(self, file: File) -> Any:
-        sample = self.decoder.decode(read_whole(file, self.wanted), file)
-        refuse_awaitable("load", sample)
-        return sample
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    fn: Callable[[bytes], Any]
-    wanted: Wanted
-
-    def __call__(self, file: File) -> Any:
-        sample = self.fn(read_whole(file, self.wanted).tobytes())
-        refuse_awaitable("load", sample)
-        return sample
-
-
-class _Contents(File):
-    """A file with its contents, on the way to an async decoder."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, file: File, data: Bytes) -> None:
-        super().__init__(file.path, file.size, file.mtime_ns, etag=file.etag, store=file.store)
-        self.data = data
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the contents in bytes."""
-        return self.data.nbytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    wanted: Wanted
-
-    def __call__(self, file: File) -> _Contents:
-        return _Contents(file, read_whole(file, self.wanted))
-
-
-@dataclass(frozen=True, slots=True)
-class _Await:
-    """Awaits a decoder for each file in an item, one after the other."""
-
-    fn: Callable[[bytes], Any]
-
-    async def __call__(self, item: Any) -> Any:
-        if type(item) is _Contents:
-            return await self.fn(item.data.tobytes())
-        read: list[_Contents] = []
-        map_leaves(lambda leaf: read.append(leaf) if type(leaf) is _Contents else None, item)
-        decoded = iter([await self.fn(each.data.tobytes()) for each in read])
-        return map_leaves(lambda leaf: next(decoded) if type(leaf) is _Contents else leaf, item)
-
-
-def _shown(item: Any) -> str:
-    text = " ".join(repr(item).split())
-    return f"{type(item).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

@@ -9,6 +9,7 @@ and reports every error. So the result is the same, bit by bit, and so is every 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,11 +18,13 @@ from asyncfeed.attempts.retry import Wanted
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.formats.base import Decoder
 from asyncfeed.reading.file import File
+from asyncfeed.reading.reader import Reader
 from asyncfeed.reading.scope import reader_of
 from asyncfeed.stacking.collate import Where, collate, stack, transpose
 from asyncfeed.stacking.pool import Pool, shared_pool
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch, Group
+from asyncfeed.stages.loading import Contents, ContentsReader
 from asyncfeed.stages.pad import Pad
 from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, LayoutMismatch, Unread, fitting
 from asyncfeed.stages.steps import MemberError, Place, Step, Work
@@ -42,8 +45,8 @@ class LoadBatch(Node):
     method: ClassVar[str] = "load"
 
     def steps(self) -> Sequence[Step]:
-        """Return two steps: one groups the files, one reads each group."""
-        (each,) = self.load.steps()
+        """Return two steps: one groups the files, one reads each group. A third reads on the loop, if it can."""
+        each = self.load.steps()[-1]
         assert isinstance(each, Work)
         assert isinstance(self.load.decoder, Decoder)
         slow_paths = SlowPaths()
@@ -60,7 +63,8 @@ class LoadBatch(Node):
             packed=each.packed,
             slow_paths=slow_paths,
         )
-        return [Group(self.batch.size, self.batch.drop_remainder), work]
+        group = Group(self.batch.size, self.batch.drop_remainder)
+        return [group, self.load.read_on_loop(self.batch.size), work] if self.load.on_loop else [group, work]
 
     def gathers(self) -> int:
         """Return how many samples make a batch."""
@@ -159,12 +163,12 @@ class ReadBatch:
         for number, (column, value) in enumerate(zip(columns, values, strict=True)):
             where = Where(spec, number, place.name)
             true = None
-            if type(column[0]) is not File:
+            if not isinstance(column[0], File):
                 array = fitting(stack, column, where, self._pool.empty)
             else:
                 if len(set(map(_store, column))) > 1:
                     raise LayoutMismatch("the files are in several stores")
-                with reader_of(column[0], self.wanted) as reader:
+                with _reader_of(column[0], self.wanted) as reader:
                     rows = self._rows_of(number)
                     if pad is None:
                         array = rows.read(reader, column)
@@ -186,17 +190,21 @@ class ReadBatch:
 _store = attrgetter("store")
 
 
+def _reader_of(file: File, wanted: Wanted) -> AbstractContextManager[Reader]:
+    return nullcontext(ContentsReader()) if type(file) is Contents else reader_of(file, wanted)
+
+
 def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec]:
     """Return the leaves of the samples by column.
 
     Raise `LayoutMismatch` if a column mixes files and other leaves.
     """
     kinds = set(map(type, samples))
-    if kinds == {File}:
+    if kinds in ({File}, {Contents}):
         return [samples], leaf_spec()
     columns, spec = fitting(transpose, samples, str)
-    if not all(len(set(map(type, column))) == 1 or type(column[0]) is not File for column in columns):
+    if not all(len(set(map(type, column))) == 1 or not isinstance(column[0], File) for column in columns):
         raise LayoutMismatch("a leaf is a file in some samples and not in others")
-    if not any(type(column[0]) is File for column in columns):
+    if not any(isinstance(column[0], File) for column in columns):
         raise LayoutMismatch("the first sample holds no file")
     return columns, spec

@@ -216,6 +216,8 @@ class Work:
     differ."""
     policy: Policy | None = None
     """For kind "async": how long a call may take, and when it is made again."""
+    requests: int = 1
+    """For kind "async": how many requests a call makes at the same time."""
     inline: Callable[[Any], bool] | None = None
     """Returns whether an item is so small that the loop itself may call the function. For asyncfeed's
     functions."""

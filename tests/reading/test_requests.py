@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from asyncfeed.reading.copies import Copies
+from asyncfeed.reading.request import Request
 from asyncfeed.reading.requests import Requests
 from tests.conftest import Run
 
@@ -104,7 +105,7 @@ def test_one_request_waits_for_a_place_and_a_request_ahead_takes_only_a_free_one
         assert first is not None
         assert requests.start(client.start, 4) is None
         assert await requests.one(client.start, 6) == 6
-        assert first.done()
+        assert first.has_ended
         with pytest.raises(OSError, match="five"):
             await requests.one(client.start, 5)
         with pytest.raises(ValueError, match="no such name"):
@@ -117,7 +118,7 @@ def test_one_request_waits_for_a_place_and_a_request_ahead_takes_only_a_free_one
         last = requests.start(client.start, 8)
         assert last is not None
         await requests.close()
-        assert last.cancelled()
+        assert isinstance(last.outcome, asyncio.CancelledError)
 
     run(main)
 
@@ -126,13 +127,13 @@ def test_requests_are_dropped_without_their_loop() -> None:
     client, requests = Client(), Requests(3)
     loop = asyncio.new_event_loop()
 
-    async def main() -> list[asyncio.Future[int] | None]:
+    async def main() -> list[Request | None]:
         return [requests.start(client.start, number) for number in (1, 2, 3)]
 
     begun = loop.run_until_complete(main())
     loop.close()
     requests.abandon()
-    assert all(each is not None and each.cancelled() for each in begun)
+    assert all(each is not None and each.futures()[0].cancelled() for each in begun)
 
 
 @pytest.mark.parametrize("method", ["run", "one"])

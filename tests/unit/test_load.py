@@ -19,7 +19,8 @@ from asyncfeed.formats.npz import npz
 from asyncfeed.formats.text import text
 from asyncfeed.reading.file import File
 from asyncfeed.reading.listing import expand
-from asyncfeed.stages.load import Load, listed_size
+from asyncfeed.stages.load import Load
+from asyncfeed.stages.loading import listed_size
 
 
 def loaded(node: Load, item: Any) -> Any:

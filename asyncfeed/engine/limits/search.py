@@ -13,6 +13,7 @@ from asyncfeed.engine.constants import (
     CALM_INTERVALS,
     CHANGED_RATES,
     EQUAL_SHARE,
+    LEAST_ITEMS,
     LOOK_DOWN_FACTOR,
     LOOK_UP_FACTOR,
     PAYS_SHARE,
@@ -41,9 +42,11 @@ class Search:
     was too low and one that was too high. After that it watches the rate, and probes in small steps.
     """
 
-    def __init__(self, start: int, most: int) -> None:
+    def __init__(self, start: int, most: int, least_items: int = LEAST_ITEMS) -> None:
         self.limit = min(start, most)
         self.most = most
+        self.least_items = least_items
+        """Number of items from which a rate can be told."""
         self.enough = math.inf
         """Upper bound for growth: the calls for the rate that the consumer could take, times `SPARE_FACTOR`."""
         self.moved: int | None = None
@@ -77,8 +80,8 @@ class Search:
     def needed(self) -> int:
         """Number of items in an interval: two rounds of calls in a search, more for the small gain of a probe."""
         if self._found is None:
-            return max(32, 2 * self.limit) * (1 + (self._trial is not None and self._trial.doubted))
-        return max(64, 8 * self.limit)
+            return max(self.least_items, 2 * self.limit) * (1 + (self._trial is not None and self._trial.doubted))
+        return max(2 * self.least_items, 8 * self.limit)
 
     def judge(self, rate: float) -> None:
         """Continue with the measured rate of the present limit."""

@@ -53,6 +53,7 @@ from asyncfeed.engine.constants import (
     HUNGRY_SHARE,
     IDLE_SHARE,
     INTERVAL_SECONDS,
+    LEAST_ITEMS,
     LOOK_DOWN_FACTOR,
     PATIENCE_FACTOR,
     SPARE_FACTOR,
@@ -97,10 +98,11 @@ class Tuner:
         most: int,
         hungry_for: Callable[[], float],
         can_take: Callable[[int], float] | None = None,
+        least_items: int = LEAST_ITEMS,
     ) -> None:
         self._hungry_for = hungry_for
         self._can_take = can_take
-        self._search = Search(start, most)
+        self._search = Search(start, most, least_items)
         self._interval = Interval()
         self._easing = Easing()
         self._last = -math.inf
@@ -134,12 +136,15 @@ class Tuner:
         self._last = now
         items, seconds = begun - interval.begun, now - interval.since
         # There are too many calls, or the rate has dropped. Do not wait for the rest of the interval.
-        late = seconds * search.expected > 2 * max(32, search.limit)
+        least = search.least_items
+        late = seconds * search.expected > 2 * max(least, search.limit)
         if interval.settling and not late:
             # Some running calls began under another limit. They have ended when `limit` more were begun.
             if items >= search.limit:
                 self._restart(begun, now, idle)
-        elif seconds >= INTERVAL_SECONDS and (items >= search.needed or (late and items >= min(32, search.limit))):
+        elif seconds >= INTERVAL_SECONDS and (
+            items >= search.needed or (late and items >= min(least, search.limit))
+        ):
             measured, self._interval = interval, self._restart(begun, now, idle)
             if idle - measured.idle <= IDLE_SHARE * seconds * search.limit:
                 self._judge(begun, items / seconds, (self._interval.hungry - measured.hungry) / seconds)

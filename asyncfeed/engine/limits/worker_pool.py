@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from asyncfeed.engine.constants import LEAST_ITEMS
 from asyncfeed.engine.limits.demand import Demand
 from asyncfeed.engine.limits.tuner import Tuner
 from asyncfeed.engine.provenance import raise_if_cancelled
@@ -78,11 +79,14 @@ class WorkerPool:
                 self._workers += 1
                 self._start()
 
-    def tune(self, start: int, most: int) -> None:
-        """Let a tuner find the limit, between 1 and `most`. There is no tuner if `most` is not above `start`."""
+    def tune(self, start: int, most: int, least_items: int = LEAST_ITEMS) -> None:
+        """Let a tuner find the limit, between 1 and `most`. There is no tuner if `most` is not above `start`.
+
+        `least_items` is the number of items from which a rate can be told.
+        """
         self.limit = min(start, most)
         can_take = None if self._demand is None else self._demand.rate
-        self.tuner = Tuner(self.limit, most, self._hungry_for, can_take) if most > start else None
+        self.tuner = Tuner(self.limit, most, self._hungry_for, can_take, least_items) if most > start else None
         self._counted = self._loop.time()
         self.worker_started()
 

@@ -47,8 +47,8 @@ class Attempts:
     async def call(self, fn: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         """Return the result of `fn(*args)`, or raise what the last attempt raised. `args[0]` is the item."""
         began = self._loop.time()
-        seconds = self._policy.seconds(args[0])
-        hedging = self._hedging if self._policy.hedges(args[0]) else None
+        seconds = math.inf if self._policy.timeout is None else self._policy.timeout
+        hedging = self._hedging
         watched = seconds < math.inf or hedging is not None
         failed: list[FailedAttempt] = []
         while True:
@@ -130,7 +130,7 @@ class _Attempt(Watched):
         self._cancelled = False
         """Whether this attempt has cancelled the task."""
         self._ended = False
-        super().__init__(alarms, seconds, hedging)
+        self.watch(alarms, seconds, hedging)
 
     def cancel(self) -> None:
         """Cancel the call, by its task."""

@@ -9,12 +9,21 @@ from itertools import islice
 from time import perf_counter
 from typing import Any
 
-from asyncfeed.engine.constants import FIRST_CALLS, SLICE_AFTER_WAIT_ITEMS, SLICE_ITEMS, TURN_SECONDS
+from asyncfeed.engine.constants import (
+    FEWEST_BATCHES,
+    FIRST_CALLS,
+    LEAST_CALLS,
+    LEAST_ITEMS,
+    SLICE_AFTER_WAIT_ITEMS,
+    SLICE_ITEMS,
+    TURN_SECONDS,
+)
 from asyncfeed.engine.operators.attempts import Attempts
 from asyncfeed.engine.operators.call import Calls
 from asyncfeed.engine.operators.operator import Operator
 from asyncfeed.engine.order.reorder import Entry
 from asyncfeed.engine.provenance import ItemPlace, is_own_cancellation, raise_if_cancelled
+from asyncfeed.stages.steps import Work
 from asyncfeed.trees import SMALL_KINDS
 
 
@@ -66,7 +75,14 @@ class AsyncCalls(Calls):
             self._attempts = Attempts(work.policy, operator.name, operator.context)
             self._fn = partial(self._attempts.call, work.fn)
         if self._auto:
-            operator.pool.tune(FIRST_CALLS, self.most)
+            least_items = max(min(LEAST_CALLS, work.requests), LEAST_ITEMS // work.requests)
+            operator.pool.tune(*self.range_of(work), least_items)
+
+    @classmethod
+    def range_of(cls, work: Work) -> tuple[int, int]:
+        """Return the number of calls that "auto" begins with, and the largest."""
+        least = min(FEWEST_BATCHES, work.requests)
+        return max(least, FIRST_CALLS // work.requests), max(least, cls.most // work.requests)
 
     def drop(self) -> None:
         """Forget what is held."""

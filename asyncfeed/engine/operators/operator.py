@@ -90,7 +90,12 @@ class Operator(Step):
     """Runs one `Work` with the executor that `execute` makes."""
 
     def __init__(
-        self, spec: StepSpec, work: Work, inbox: Channel, execute: Callable[[Operator], Executor]
+        self,
+        spec: StepSpec,
+        work: Work,
+        inbox: Channel,
+        execute: Callable[[Operator], Executor],
+        skip_budget: SkipBudget,
     ) -> None:
         super().__init__(spec)
         self.work = work
@@ -104,7 +109,7 @@ class Operator(Step):
         """Where the feeding task waits until something was sent, or workers have begun an entry's last items."""
         self._demand = Demand(self.context.shown, self.context.taken)
         self.pool = WorkerPool(1, self.context.loop, self._start_worker, self.context.hungry_for, self._demand)
-        self._skip_budget = SkipBudget(work, self.context)
+        self._skip_budget = skip_budget
         self._ends_fed = EpochsEnded(self.levels)
         """The ends of epochs that were taken in."""
         self._ends_sent = EpochsEnded(self.levels)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from asyncfeed.attempts.skip import Skip
 from asyncfeed.engine.operators.step import RunContext
 from asyncfeed.errors import Failure, note
-from asyncfeed.stages.steps import Work
 
 
 class SkipBudget:
-    """Decides which failed items are left out. All other failures end the run."""
+    """Decides which failed items are left out. All other failures end the run.
 
-    def __init__(self, work: Work, context: RunContext) -> None:
-        self._skip = work.skip
+    If a stage has two steps, such as reading and decoding, both leave out items of one budget.
+    """
+
+    def __init__(self, skip: Skip | Callable[[Failure], bool] | None, context: RunContext) -> None:
+        self._skip = skip
         self._context = context
         self._left_out = 0
 

@@ -1,0 +1,261 @@
+"""What `load` calls for its items: it reads the files in an item, and decodes their contents."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import numpy as np
+
+from asyncfeed.attempts.retry import Wanted
+from asyncfeed.formats.base import Decoder
+from asyncfeed.functions.checks import refuse_awaitable
+from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.leaves import files_in
+from asyncfeed.reading.reader import AsyncReader, Buffers, Reader, Store, fill, value
+from asyncfeed.reading.scope import current, read_whole, reader_of
+from asyncfeed.trees import map_leaves
+
+T = TypeVar("T")
+
+UNKNOWN_BYTES = 1 << 18
+"""What a file of unknown size is taken for, until some were read and the engine knows better."""
+BATCH_BYTES = 64 << 20
+"""Size of a batch that is read at once and copied into its rows. A larger one would take too much memory twice, so
+its files are read straight into their rows. With smaller files the threads that wait for this cost more."""
+
+
+def listed_size(item: Any) -> int | None:
+    """Return the total size of the files in an item; None if the size of one is not known.
+
+    >>> listed_size((File("a.npy", 17), {"y": File("b.npy", 3)}, "label"))
+    20
+    """
+    if isinstance(item, File):
+        return item.size
+    total = 0
+    for file in files_in(item):
+        if file.size is None:
+            return None
+        total += file.size
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Looks up the total size of the files in an item: their size in the store, or their size when unpacked."""
+
+    decoder: Decoder[Any] | None
+
+    def __call__(self, item: Any) -> int:
+        """Return the number of bytes. This blocks."""
+        return sum(map(self._of, files_in(item)))
+
+    def _of(self, file: File) -> int:
+        try:
+            if self.decoder is None and file.size is not None:
+                return file.size
+            if self.decoder is not None and type(file) is Contents:
+                return self.decoder.unpacked(io.BytesIO(file.data), file)
+            with reader_of(file) as reader:
+                if self.decoder is None:
+                    return value(*reader.look((file,))).size or 0
+                with reader.open(file) as opened:
+                    return self.decoder.unpacked(opened, file)
+        except (OSError, ValueError):
+            return file.size or 0  # reading the file meets the same error, and reports it
+
+
+@dataclass(frozen=True, slots=True)
+class ForEachFile:
+    """Calls a function for each file in an item, and puts the results in their places."""
+
+    each: Callable[[File], Any]
+
+    def __call__(self, item: Any) -> Any:
+        """Return the item with what the function returned in place of the files."""
+        each = self.each
+        if isinstance(item, File):
+            return each(item)
+        if type(item) is tuple and all(isinstance(leaf, File) for leaf in item) and item:
+            return tuple(map(each, item))
+        found = False
+
+        def put(leaf: Any) -> Any:
+            nonlocal found
+            if isinstance(leaf, File):
+                found = True
+                return each(leaf)
+            return leaf
+
+        loaded = map_leaves(put, item)
+        if not found:
+            raise TypeError(
+                f"load takes files, or tuples, lists and dicts of them, not {_shown(item)}: "
+                "start with files(...), or put File(path) where a file is to be read"
+            )
+        return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Decodes a file with one of asyncfeed's decoders."""
+
+    decoder: Decoder[Any]
+    wanted: Wanted
+
+    def __call__(self, file: File) -> Any:
+        """Return the sample."""
+        data = file.own() if type(file) is Contents else read_whole(file, self.wanted)
+        sample = self.decoder.decode(data, file)
+        refuse_awaitable("load", sample)
+        return sample
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Calls a function of the user's with the bytes of a file."""
+
+    fn: Callable[[bytes], Any]
+    wanted: Wanted
+
+    def __call__(self, file: File) -> Any:
+        """Return the sample."""
+        data = file.data if type(file) is Contents else read_whole(file, self.wanted).data
+        sample = self.fn(data.tobytes())
+        refuse_awaitable("load", sample)
+        return sample
+
+
+class Contents(File):
+    """A file with its contents, between the step that reads it and the step that decodes it."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, file: File, data: memoryview | Exception) -> None:
+        self.path = file.path
+        self.size = file.size if file.size is not None or isinstance(data, Exception) else data.nbytes
+        self.version = file.version
+        self.store = file.store
+        self._data = data
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the contents in bytes; 0 if they could not be read."""
+        return self._data.nbytes if isinstance(self._data, memoryview) else 0
+
+    @property
+    def data(self) -> memoryview:
+        """The contents. If they can be written to, no one else holds them. Raises why they could not be read."""
+        return value(self._data)
+
+    def own(self) -> Bytes:
+        """Return the contents in memory that a sample may be a view of. They are copied if another holds them."""
+        return np.frombuffer(bytearray(self.data) if self.data.readonly else self.data, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Reads a file on a thread, for a decoder that runs on the loop."""
+
+    wanted: Wanted
+
+    def __call__(self, file: File) -> Contents:
+        """Return the file with its contents."""
+        return file if type(file) is Contents else Contents(file, read_whole(file, self.wanted).data)
+
+
+@dataclass(slots=True)
+class ReadOnLoop:
+    """Reads the files in an item on the loop, for a decoder that runs on threads.
+
+    Files that only threads can read stay as they are: the next step reads them.
+    """
+
+    wanted: Wanted
+    groups: bool = False
+    """Whether items are the files of a batch. Then the error of a file is raised by its `Contents`, so that the
+    next step says which file it is. Batches of more than `BATCH_BYTES` stay as they are."""
+    _store: Store | None = None
+    _reader: AsyncReader | None = None
+
+    def cost(self, item: Any) -> int:
+        """Return how many bytes are read for an item."""
+        size = sum(UNKNOWN_BYTES if file.size is None else file.size for file in files_in(item))
+        return 0 if self.groups and size > BATCH_BYTES else size
+
+    async def __call__(self, item: Any) -> Any:
+        """Return the item with files that have their contents."""
+        if type(item) is File:
+            return (await self._read([item]))[0]
+        files = files_in(item)
+        if not files or (self.groups and not self.cost(item)):
+            return item
+        read = iter(await self._read(files))
+        return map_leaves(lambda leaf: next(read) if isinstance(leaf, File) else leaf, item)
+
+    async def _read(self, files: list[File]) -> list[File]:
+        read = list(files)
+        for store in {file.store for file in files} if len(files) > 1 else (files[0].store,):
+            if store is None or not store.reads_on_loop:
+                continue
+            places = [at for at, file in enumerate(files) if file.store == store]
+            reader = await self._reader_of(store)
+            outcomes = await reader.contents([files[at] for at in places])
+            for at, outcome in zip(places, outcomes, strict=True):
+                read[at] = Contents(files[at], outcome if self.groups else value(outcome))
+        return read
+
+    async def _reader_of(self, store: Store) -> AsyncReader:
+        """Return the run's reader. Most files share one, so the last one is kept."""
+        if self._reader is None or store is not self._store:
+            scope = current.get()
+            assert scope is not None, "the engine calls this in a run"
+            self._reader, self._store = await scope.async_reader(store, self.wanted), store
+        return self._reader
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Awaits a decoder for each file in an item, one after the other."""
+
+    fn: Callable[[bytes], Any]
+
+    async def __call__(self, item: Any) -> Any:
+        """Return the item with samples in place of the files."""
+        if type(item) is Contents:
+            return await self.fn(item.data.tobytes())
+        read: list[Contents] = []
+        map_leaves(lambda leaf: read.append(leaf) if type(leaf) is Contents else None, item)
+        decoded = iter([await self.fn(each.data.tobytes()) for each in read])
+        return map_leaves(lambda leaf: next(decoded) if type(leaf) is Contents else leaf, item)
+
+
+class ContentsReader(Reader):
+    """Reads files whose contents are in memory."""
+
+    def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
+        """Return whole files."""
+        return [_outcome(Contents.own, file) for file in files]
+
+    def read_into(self, files: Sequence[File], into: Sequence[Buffers]) -> list[Exception | None]:
+        """Copy whole files into memory that is there."""
+        return [fill(file, _outcome(_data, file), buffers) for file, buffers in zip(files, into, strict=True)]
+
+
+_data = attrgetter("data")
+
+
+def _outcome(get: Callable[[Any], T], file: File) -> T | Exception:
+    try:
+        return get(file)
+    except Exception as error:  # noqa: BLE001 - any exception is an outcome
+        return error.with_traceback(None)
+
+
+def _shown(item: Any) -> str:
+    text = " ".join(repr(item).split())
+    return f"{type(item).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
