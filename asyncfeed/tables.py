@@ -19,6 +19,7 @@ from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.numbered import Numbered
 from asyncfeed.pipeline import Pipeline
+from asyncfeed.reading.keys import ObjectList
 from asyncfeed.reading.listing import Pattern
 from asyncfeed.reading.manifest import Namer
 from asyncfeed.reading.objects import ObjectStore

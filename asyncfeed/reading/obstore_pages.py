@@ -18,7 +18,7 @@ from asyncfeed.reading.keys import Found, ObjectList, Place, matcher
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.obstore_client import LISTING_RETRIES, Sent, connect, installed
 from asyncfeed.reading.obstore_errors import translate
-from asyncfeed.reading.requests import end, loop_runs
+from asyncfeed.reading.requests import end_futures, loop_runs
 from asyncfeed.reading.urls import WEB
 from asyncfeed.reading.versioned import quoted
 
@@ -116,7 +116,7 @@ class Folders:
                     ahead = anext(stream)
                     yield page
         finally:
-            await end([ahead])
+            await end_futures([ahead])
             sent = Sent(1)
             sent.note(ahead)
             # The exception of the last future refers to this frame. Together they would keep the connection.

@@ -134,9 +134,7 @@ class Requests:
         """End all requests."""
         self._drop_timer()
         await end(list(self._under_way))
-        parts = list(self._parts)
-        _cancel(parts)
-        await _heard(parts)
+        await end_futures(list(self._parts))
 
     def abandon(self) -> None:
         """Let no request report to the loop, which is closed."""
@@ -232,13 +230,17 @@ async def end(requests: Sequence[Request]) -> None:
     """End requests, and return when their clients have heard of it. Without a running loop do not wait."""
     futures = [future for each in requests for future in each.futures() if not future.done()]
     cancel(requests)
-    await _heard(futures)
+    await end_futures(futures)
 
 
-async def _heard(cancelled: Sequence[Pending]) -> None:
-    """Return when the clients of futures have heard that these were cancelled."""
-    if cancelled and loop_runs():
-        await asyncio.wait(cancelled)
+async def end_futures(futures: Sequence[Pending]) -> None:
+    """Cancel futures, and return when their clients have heard of it. Without a running loop do not wait."""
+    _cancel(futures)
+    if futures and loop_runs():
+        await asyncio.wait(futures)
+        for each in futures:
+            if not each.cancelled():
+                each.exception()  # or else asyncio says that nobody has asked for it
 
 
 def loop_runs() -> bool:
