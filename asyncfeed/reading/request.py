@@ -15,8 +15,8 @@ Pending = asyncio.Future[Any]
 class Owner(Protocol):
     """What makes requests, and is told what becomes of them."""
 
-    def note_second(self) -> None:
-        """Note that the request was made a second time."""
+    def note_second(self, second: Pending) -> None:
+        """Note that the request was made a second time. It is the owner's to end it."""
         ...
 
     def note_end(self, request: Request) -> None:
@@ -87,7 +87,7 @@ class Request(Watched):
             self._second = self._start(self.item)
         except Exception:  # noqa: BLE001 - the first request goes on
             return
-        self._owner.note_second()
+        self._owner.note_second(self._second)
         self._second.add_done_callback(self._second_answered)
 
     def end(self, outcome: object) -> None:

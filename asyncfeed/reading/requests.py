@@ -161,8 +161,9 @@ class Requests:
         self._under_way.add(request)
         return request
 
-    def note_second(self) -> None:
-        """Count a second request."""
+    def note_second(self, second: Pending) -> None:
+        """Count a second request, and remember it."""
+        self.track(second)
         self._again.note("second request beside a slow one")
 
     def note_end(self, request: Request) -> None:
@@ -228,8 +229,9 @@ def _cancel(futures: Iterable[Pending]) -> None:
 
 async def end(requests: Sequence[Request]) -> None:
     """End requests, and return when their clients have heard of it. Without a running loop do not wait."""
-    futures = [future for each in requests for future in each.futures() if not future.done()]
     cancel(requests)
+    # Also those that were cancelled before: a loop that ends now would not let their clients know.
+    futures = [future for each in requests for future in each.futures()]
     await end_futures(futures)
 
 

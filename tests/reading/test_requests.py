@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from asyncfeed.attempts.retry import Policy
 from asyncfeed.reading.copies import Copies
 from asyncfeed.reading.request import Request
 from asyncfeed.reading.requests import Requests
+from asyncfeed.stats import SlowPaths
+from asyncfeed.testing import run_virtual
 from tests.conftest import Run
 
 
@@ -169,3 +172,39 @@ def test_what_is_copied_on_threads_is_there_when_it_is_settled(run: Run) -> None
         assert rooms == sources
 
     run(main)
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["a request", "a second request"])
+def test_closing_waits_until_the_client_has_heard_of_what_was_cancelled_just_before(
+    run: Run, second: bool
+) -> None:
+    """A client that does not hear of it goes on with the request, and keeps its socket."""
+
+    async def main() -> None:
+        client, requests = Client(), Requests(8)
+        requests.follow(Policy(hedge=0.002), SlowPaths())
+        await requests.run([10] * 40, client.start, Taken())  # now one of twenty may have a second request
+        call = requests.run([1], client.start, Taken())
+        call.send(None)
+        if second:
+            await client.start(4)  # 7 ms pass
+        assert client.now == 1 + second
+        call.close()  # as the garbage collector does it, without a turn of the loop
+        assert client.now > 0
+        await requests.close()
+        assert client.now == 0
+
+    run_virtual(main)
+
+
+def test_closing_waits_until_the_client_has_heard_that_a_second_request_is_not_needed() -> None:
+    async def main() -> None:
+        client, requests = Client(), Requests(8)
+        requests.follow(Policy(hedge=0.002), SlowPaths())
+        await requests.run([10] * 40, client.start, Taken())
+        await requests.one(client.start, 1)
+        assert len(client.begun) == 42
+        await requests.close()
+        assert client.now == 0
+
+    run_virtual(main)
