@@ -94,8 +94,14 @@ class Resources:
         if shared.opening is None:
             shared.opening = self._loop.create_future()
             self._start(self._opening(shared, shared.opening), "asyncfeed: opening a store")
-        if not shared.opening.done():
-            await asyncio.wait([shared.opening])  # `wait`: a cancelled caller must not cancel the shared future
+        if shared.waiting or not shared.opening.done():  # no call overtakes those that have waited
+            shared.waiting += 1
+            try:
+                await asyncio.wait(
+                    [shared.opening]
+                )  # `wait`: a cancelled caller must not cancel the shared future
+            finally:
+                shared.waiting -= 1
         shared.opening.result()
 
     async def _opening(self, shared: _OnLoop, opening: asyncio.Future[None]) -> None:
@@ -218,6 +224,8 @@ class _OnLoop(Reader):
         self.reader = reader
         self.opening: asyncio.Future[None] | None = None
         """Done when the reader is open. None before the first use of the reader."""
+        self.waiting = 0
+        """Number of calls that wait until the reader is open."""
 
     def look(self, files: Sequence[File]) -> list[File | Exception]:
         return self._resources.wait(self, lambda reader: reader.look(files))

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context, copy_context
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.reading.file import Bytes
+from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.memory import MemoryReader, MemoryStore
-from asyncfeed.reading.reader import Store
+from asyncfeed.reading.reader import AsyncReader, Range, Store
 from asyncfeed.testing import no_leaks, run_virtual
 from tests.engine.failing import Oops
 from tests.engine.outside import threads_ended
@@ -397,3 +397,35 @@ def test_a_reader_on_the_loop_serves_outside_a_run_too(store: SlowStore) -> None
 
     assert asyncio.run(main()) == ["03", "x"]
     assert events(store) == [["open", "close"]]
+
+
+def test_the_first_items_are_read_first_also_if_opening_takes_a_while() -> None:
+    """If later reads came first, and a store answered none of them, the first item would wait for ever."""
+    begun: list[str] = []
+
+    class Slow(AsyncReader):
+        async def open(self) -> None:
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+        async def look(self, files: Sequence[File]) -> list[File | Exception]:
+            return list(files)
+
+        async def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[Bytes | Exception]:
+            begun.append(file.path)
+            return [np.zeros(stop - start, np.uint8) for start, stop in ranges]
+
+    class SlowToOpen(Store):
+        reads_on_loop: ClassVar[bool] = True
+
+        def reader(self) -> AsyncReader:
+            return Slow()
+
+    async def main() -> None:
+        store = SlowToOpen()
+        files = [File(f"{number:02}", 1, store=store) for number in range(40)]
+        async with af.items(files).load(af.raw("u1"), concurrency=8).open() as feed:
+            _ = [sample async for sample in feed]
+
+    run_virtual(main)
+    assert begun[:8] == [f"{number:02}" for number in range(8)]
