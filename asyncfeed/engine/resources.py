@@ -94,14 +94,10 @@ class Resources:
         if shared.opening is None:
             shared.opening = self._loop.create_future()
             self._start(self._opening(shared, shared.opening), "asyncfeed: opening a store")
-        if shared.waiting or not shared.opening.done():  # no call overtakes those that have waited
-            shared.waiting += 1
-            try:
-                await asyncio.wait(
-                    [shared.opening]
-                )  # `wait`: a cancelled caller must not cancel the shared future
-            finally:
-                shared.waiting -= 1
+        async with shared.order:
+            if not shared.opening.done():
+                # `wait`, because a cancelled caller must not cancel the shared future.
+                await asyncio.wait([shared.opening])
         shared.opening.result()
 
     async def _opening(self, shared: _OnLoop, opening: asyncio.Future[None]) -> None:
@@ -224,8 +220,8 @@ class _OnLoop(Reader):
         self.reader = reader
         self.opening: asyncio.Future[None] | None = None
         """Done when the reader is open. None before the first use of the reader."""
-        self.waiting = 0
-        """Number of calls that wait until the reader is open."""
+        self.order = asyncio.Lock()
+        """Calls that wait until the reader is open go on one after the other, and none overtakes them."""
 
     def look(self, files: Sequence[File]) -> list[File | Exception]:
         return self._resources.wait(self, lambda reader: reader.look(files))
