@@ -427,5 +427,5 @@ def test_the_first_items_are_read_first_also_if_opening_takes_a_while() -> None:
         async with af.items(files).load(af.raw("u1"), concurrency=8).open() as feed:
             _ = [sample async for sample in feed]
 
-    run_virtual(main)
+    asyncio.run(main())  # its tasks run in their order
     assert begun[:8] == [f"{number:02}" for number in range(8)]
