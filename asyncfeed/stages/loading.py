@@ -181,6 +181,8 @@ class ReadOnLoop:
     next step says which file it is. Batches of more than `BATCH_BYTES` stay as they are."""
     _store: Store | None = None
     _reader: AsyncReader | None = None
+    _waiting: int = 0
+    """Number of calls that wait until a reader is open. No later call may overtake them."""
 
     def cost(self, item: Any) -> int:
         """Return how many bytes are read for an item."""
@@ -211,11 +213,17 @@ class ReadOnLoop:
 
     async def _reader_of(self, store: Store) -> AsyncReader:
         """Return the run's reader. Most files share one, so the last one is kept."""
-        if self._reader is None or store is not self._store:
-            scope = current.get()
-            assert scope is not None, "the engine calls this in a run"
-            self._reader, self._store = await scope.async_reader(store, self.wanted), store
-        return self._reader
+        if self._reader is not None and store is self._store and not self._waiting:
+            return self._reader
+        scope = current.get()
+        assert scope is not None, "the engine calls this in a run"
+        self._waiting += 1
+        try:
+            reader = await scope.async_reader(store, self.wanted)
+        finally:
+            self._waiting -= 1
+        self._reader, self._store = reader, store
+        return reader
 
 
 @dataclass(frozen=True, slots=True)
