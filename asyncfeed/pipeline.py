@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from asyncfeed.calling import Calling
 from asyncfeed.outputs import Outputs
+from asyncfeed.sizes import Size
 from asyncfeed.stages.base import Node
+from asyncfeed.stages.cache import Cache
 from asyncfeed.stages.enumerate import Enumerate
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
@@ -191,6 +194,48 @@ class Pipeline(Outputs, Calling[T_co]):
             [0, 1, 2]
         """
         return self.then(Prefetch(count))
+
+    # -- keeping
+
+    def cache(
+        self, folder: str | os.PathLike[str], *, max_bytes: Size | None = None, version: str | None = None
+    ) -> Pipeline[T_co]:
+        """Keep what is read from a slow store in a folder of the local disk, for later epochs and runs.
+
+        Before `load` it keeps the files as they are. Put it directly behind `files(...)`, and shuffle after it.
+        Directly behind `load` it keeps the samples, so that they are decoded once.
+
+        Args:
+            folder: A folder that belongs to you, and that only you can write to. It is made if it is not there.
+                Any number of pipelines and processes may share it.
+            max_bytes: Most bytes that the folder may have: a number, or text such as "200 GB". None is as many as
+                the disk has, except for a twentieth of it.
+            version: A name for what the decoder does, if the decoder is your own. Change it with the decoder.
+                asyncfeed's decoders need none.
+
+        Raises:
+            PipelineError: It does not stand before `load` or directly behind it, or a `version` is missing.
+            PermissionError: While the pipeline runs: another user could write to the folder.
+            TypeError: While the pipeline runs, behind `load`: a sample holds something else than arrays, numbers,
+                text and bytes, in tuples, lists and dicts.
+
+        Order:
+            The items stay as they are.
+
+        Memory:
+            Nothing is held in memory. Files are read from the folder straight into a `batch`, as local files are.
+            If the folder is full, the rest is read from the store in each epoch. `feed.stats()` counts hits and
+            misses. docs/storage.md says what an entry is found by, and what happens if a disk or a process fails.
+
+        Example:
+            >>> import asyncfeed as af, pathlib, tempfile
+            >>> path = pathlib.Path(tempfile.mkdtemp())
+            >>> _ = (path / "a.txt").write_text("hello")
+            >>> kept = af.files(path / "a.txt").cache(path / "cache", max_bytes="1 GB").load(af.text)
+            >>> list(kept), list(kept)
+            (['hello'], ['hello'])
+        """
+        return self.then(Cache(os.path.abspath(os.fspath(folder)), max_bytes, version))  # noqa: PTH100
 
     # -- stages of your own
 

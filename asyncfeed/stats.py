@@ -9,6 +9,10 @@ NAME_WIDTH = 24
 """Width of the column of names, in characters. A longer name gets lines of its own."""
 
 
+CACHE = "cache: "
+"""What the names of counts of a cache begin with. Reading from a cache is no slow path."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeedStats:
     """A snapshot of a feed's statistics. Times are in seconds, sizes in bytes."""
@@ -46,7 +50,8 @@ class FeedStats:
     number that "auto" has found."""
     slow_paths: tuple[tuple[str, int], ...] = ()
     """The slow paths that were taken, each with its stage, reason and number of times. Examples: batches whose
-    files were loaded one by one, and items that went to TensorFlow one by one."""
+    files were loaded one by one, and items that went to TensorFlow one by one. Also what a cache did, under names
+    that begin with "cache: "."""
 
     def __str__(self) -> str:
         """Return the numbers as a table that is 54 characters wide."""
@@ -81,7 +86,9 @@ class FeedStats:
         if self.skipped:
             rows.append(("skipped", f"{self.skipped:,}", ""))
         rows += [(f"at a time: {name}", f"{count:,}", "") for name, count in self.concurrency]
-        rows += [(f"slow: {name}", f"{count:,}", "") for name, count in self.slow_paths if count]
+        for name, count in self.slow_paths:
+            if count:
+                rows.append((name if name.startswith(CACHE) else f"slow: {name}", f"{count:,}", ""))
         return rows
 
 
@@ -92,10 +99,10 @@ class SlowPaths:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
 
-    def note(self, reason: str) -> None:
-        """Count one more for this reason."""
+    def note(self, reason: str, count: int = 1) -> None:
+        """Count one more for this reason, or several."""
         with self._lock:
-            self._counts[reason] = self._counts.get(reason, 0) + 1
+            self._counts[reason] = self._counts.get(reason, 0) + count
 
     def counts(self) -> tuple[tuple[str, int], ...]:
         """Return each reason and how many times it was noted."""

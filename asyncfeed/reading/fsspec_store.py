@@ -20,6 +20,8 @@ from asyncfeed.reading.glob import alternatives, fixed_part, has_magic
 from asyncfeed.reading.keys import ObjectList, Place, matcher
 from asyncfeed.reading.reader import Buffers, Range, Reader, Store, changed, ends_before, fill, value
 
+_ADDRESS = ("host", "port", "endpoint_url", "account_name")
+"""Options of filesystems that tell which server is meant. None of them is a secret."""
 _SAME = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -43,6 +45,12 @@ class FsspecStore(Store):
     def reader(self) -> FsspecReader:
         """Return a reader of the filesystem."""
         return FsspecReader(self.filesystem)
+
+    @property
+    def identity(self) -> str:
+        """The protocol of the filesystem, and the options that tell which server it reaches."""
+        options = getattr(self.filesystem, "storage_options", {})
+        return " ".join(["fsspec", self._protocol, *(f"{name}={options.get(name)}" for name in _ADDRESS)])
 
     def path(self, name: str) -> str:
         """Return the path of a file as its URL."""

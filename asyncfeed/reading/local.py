@@ -176,14 +176,14 @@ def _fill(fd: int, file: File, buffers: Buffers, got: int) -> Exception | None:
     """Fill the rest of buffers that hold `got` bytes already."""
     size = sum(map(len, buffers))
     while got < size:
-        more = os.readv(fd, _after(buffers, got))
+        more = os.readv(fd, unfilled(buffers, got))
         if not more:
             return _cut_short(file, got, size)
         got += more
     return None
 
 
-def _after(buffers: Buffers, got: int) -> list[memoryview]:
+def unfilled(buffers: Buffers, got: int) -> list[memoryview]:
     """Return the parts of the buffers that are not filled when they hold `got` bytes."""
     left = []
     for buffer in buffers:

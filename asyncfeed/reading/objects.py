@@ -104,6 +104,11 @@ class ObjectStore(Store):
         """The scheme of the store."""
         return self.url.partition(":")[0]
 
+    @property
+    def identity(self) -> str:
+        """The URL of the store, and the address that it is reached at."""
+        return f"{self.url} {self.endpoint or ''}"
+
     def file(self, key: str, size: int | None = None, etag: str | None = None) -> File:
         """Return the object of a key, without a request.
 

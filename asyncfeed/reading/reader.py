@@ -18,7 +18,7 @@ import io
 from collections.abc import AsyncGenerator, Sequence
 from typing import BinaryIO, ClassVar, TypeVar
 
-from asyncfeed.attempts.retry import Policy
+from asyncfeed.attempts.retry import Policy, Wanted
 from asyncfeed.errors import Corrupt
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.stats import SlowPaths
@@ -47,6 +47,14 @@ class Store:
         """How an `AsyncReader` of this store reads if `load` says nothing else. By default a file is read once."""
         return Policy()
 
+    @property
+    def identity(self) -> str | None:
+        """The name of the store, the same in every process, without any secret. Cached files are found by it.
+
+        None: the files of this store are not cached.
+        """
+        return None
+
     def reader(self) -> Reader | AsyncReader:
         """Return a new reader of this store. The reader opens nothing before it is used."""
         raise NotImplementedError
@@ -54,6 +62,12 @@ class Store:
 
 class Reader:
     """Reads the files of one store. Its methods block, so they are called on threads, several at the same time."""
+
+    def follow(self, wanted: Wanted, again: SlowPaths) -> None:
+        """Note how `load` wants files to be read. This is called before all other methods.
+
+        A reader that asks another one passes it on. `again` counts what is shown with the statistics of the run.
+        """
 
     def look(self, files: Sequence[File]) -> list[File | Exception]:
         """Return the files with the size and the version that they have now."""
@@ -79,7 +93,7 @@ class Reader:
 
     def open(self, file: File) -> BinaryIO:
         """Return the file, opened to read and seek in. The caller closes it. Raises if it cannot be opened."""
-        return io.BufferedReader(_Ranges(self, value(*self.look((file,)))), BLOCK)
+        return as_file(self, value(*self.look((file,))))
 
     def close(self) -> None:
         """Close everything that was opened for more than one call. No call is running, and none follows."""
@@ -157,6 +171,11 @@ class AsyncReader:
 
         This replaces `close` if the loop is closed: nothing can be awaited then.
         """
+
+
+def as_file(reader: Reader, file: File) -> BinaryIO:
+    """Return a Python file object that reads parts of a file whose size is known."""
+    return io.BufferedReader(_Ranges(reader, file), BLOCK)
 
 
 def value(outcome: T | Exception) -> T:

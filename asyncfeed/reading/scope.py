@@ -68,13 +68,16 @@ def new_reader(
 
     A `Reader` follows no policy: a call on a thread cannot be cancelled.
     """
-    made = LocalReader() if store is None else store.reader()
-    if store is None or isinstance(made, Reader):
+    if store is None:
+        return LocalReader()
+    made = store.reader()
+    again = again or SlowPaths()
+    if isinstance(made, Reader):
+        made.follow(wanted, again)
         return made
     from asyncfeed.reading.retrying import RetryingReader  # noqa: PLC0415 - it knows the event loop
 
     policy = wanted.over(store.policy)
-    again = again or SlowPaths()
     made.follow(policy, again)
     return made if policy.retry is None else RetryingReader(made, policy.retry, again, throttled=policy.throttled)
 

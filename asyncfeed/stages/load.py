@@ -14,6 +14,7 @@ from asyncfeed.formats.base import Decoder
 from asyncfeed.functions.checks import check_fn, check_policy, is_async
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.batch import Batch
+from asyncfeed.stages.cache import Cache
 from asyncfeed.stages.loading import (
     Await,
     Call,
@@ -84,7 +85,8 @@ class Load(Node):
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
         """Return the stage as it is after this source, whose store may be read on the loop."""
-        return replace(self, on_loop=source.reads_on_loop)
+        cached = any(isinstance(node, Cache) for node in stages)  # a cache is read on threads
+        return replace(self, on_loop=source.reads_on_loop and not cached)
 
     @property
     def one_to_one(self) -> bool:
@@ -97,7 +99,14 @@ class Load(Node):
         return self.one_to_one
 
     def absorb(self, following: Node) -> Node | None:
-        """Return a stage that reads straight into the batch, if the decoder can tell what is in a file."""
+        """Return a stage that reads straight into the batch, if the decoder can tell what is in a file.
+
+        Or one that looks for each sample in the cache that follows.
+        """
+        if isinstance(following, Cache):
+            from asyncfeed.stages.cached_load import CachedLoad  # noqa: PLC0415 - only a run needs it
+
+            return CachedLoad(self, following)
         decoder = self.decoder
         fuses = isinstance(decoder, Decoder) and (decoder.probes or decoder.lays_out) and self.one_to_one
         if not fuses or not isinstance(following, Batch) or following.collate is not None:
