@@ -15,7 +15,7 @@ Invariants:
   synced to the disk: the next process finds the damage of a power cut.
 * A process takes bytes of the limit before it writes them, and takes many at a time. A process that is killed does
   not give back the rest. So the count may be too high. It is too low by no more than other processes have taken
-  and not used when the entries are counted.
+  and not written when the entries are counted.
 * If the folder is full, nothing is written, and no entry that is in use is removed. Entries that no process used
   for two days are removed then, and the others are counted.
 * No lock is held while an entry is read or written.
@@ -77,6 +77,8 @@ class CacheFolder:
         """Whether nothing is written until the next run, because it failed."""
         self._taken = 0
         """Bytes that were taken of the limit, and not used yet."""
+        self._writing = 0
+        """Bytes of the entries that are being written."""
         self._swept = False
         """Whether this run has looked for room already."""
         self._sound: set[int] = set()
@@ -86,7 +88,7 @@ class CacheFolder:
     def begin(self) -> None:
         """Note that a run begins. It tries again what failed before."""
         with self._lock:
-            self._off = self._swept = False
+            self._checked = self._ready = self._off = self._swept = False
 
     def check(self) -> None:
         """Raise `PermissionError` if another user could put files into the folder. Make it if it is not there."""
@@ -155,12 +157,16 @@ class CacheFolder:
         """Write an entry, and return whether it was written. A failure turns writing off until the next run."""
         if self._off:
             return False
-        size = HEADER + sum(map(len, parts))
+        charge = _charge(HEADER + sum(map(len, parts)))
         try:
             self._prepare()
-            if not self._room(_charge(size), limit):
+            if not self._room(charge, limit):
                 return False
-            self._write(name, parts)
+            try:
+                self._write(name, parts)
+            finally:
+                with self._lock:
+                    self._writing -= charge
         except OSError as error:
             self._turn_off(error)
             return False
@@ -238,6 +244,7 @@ class CacheFolder:
                     counted.write(used + wanted)
                 self._taken += wanted
             self._taken -= nbytes
+            self._writing += nbytes
         return True
 
     def give_back(self) -> None:
@@ -258,8 +265,9 @@ class CacheFolder:
             pass
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.utime(mark)
-        with self._counted() as counted:
+        with self._lock, self._counted() as counted:
             before = counted.read() or 0
+            unseen = self._taken + self._writing
         stale = time.time() - STALE_SECONDS
         used = 0
         for entry, size in self._entries():
@@ -268,9 +276,9 @@ class CacheFolder:
                     os.unlink(entry.path)  # noqa: PTH108
                     continue
             used += size
-        with self._lock, self._counted() as counted:
-            # What was taken while the entries were counted, and what this process holds.
-            counted.write(used + max(0, (counted.read() or 0) - before) + self._taken)
+        with self._counted() as counted:
+            # Also what this process had not written before, and what was taken since.
+            counted.write(used + unseen + max(0, (counted.read() or 0) - before))
         return True
 
     def _entries(self) -> Iterator[tuple[os.DirEntry[str], int]]:

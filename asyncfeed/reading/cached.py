@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import BinaryIO, cast
@@ -161,13 +161,21 @@ class CachedReader(Reader):
         self._counts = again
 
     def look(self, files: Sequence[File]) -> list[File | Exception]:
-        """Return the files with the size and the version that they have in the store now."""
-        if not files:
-            return []
-        inner = self._inner(files)
-        with reader_of(inner[0], self._wanted) as reader:
-            found = reader.look(inner)
-        return [each if isinstance(each, Exception) else self._store.file(each) for each in found]
+        """Return the files with the size and the version that they have in the store.
+
+        A file that was not listed keeps those that it had when the run first looked.
+        """
+        new = [each for each in files if _is_listed(each) or each.path not in self._looked]
+        if not new:
+            return [self._looked[each.path] for each in files]
+        with self._behind() as reader:
+            found = reader.look(self._inner(new))
+        looked = iter([each if isinstance(each, Exception) else self._store.file(each) for each in found])
+        outcomes = [next(looked) if each in new else self._looked[each.path] for each in files]
+        for file, outcome in zip(files, outcomes, strict=True):
+            if not isinstance(outcome, Exception) and not _is_listed(file) and _is_listed(outcome):
+                self._looked[file.path] = outcome
+        return outcomes
 
     def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
         """Return whole files."""
@@ -176,7 +184,7 @@ class CachedReader(Reader):
         errors = self._fill([each for each in known if each is not None], [(each.data,) for each in room])
         kept = iter([error or made for error, made in zip(errors, room, strict=True)])
         others = [file for file, each in zip(files, known, strict=True) if each is None]
-        found = iter(self._read_inner(others) if others else ())
+        found = iter(self._read_inner(others))
         return [next(found if each is None else kept) for each in known]
 
     def read_into(self, files: Sequence[File], into: Sequence[Buffers]) -> list[Exception | None]:
@@ -237,14 +245,10 @@ class CachedReader(Reader):
         return files
 
     def _looked_up(self, files: Sequence[File]) -> list[File | None]:
-        unknown = [each for each in files if not _is_listed(each) and each.path not in self._looked]
-        for file, found in zip(unknown, self.look(unknown), strict=True):
-            if isinstance(found, Exception):
-                continue  # reading it meets the same error
-            if not _is_listed(found):
+        for found in self.look([each for each in files if not _is_listed(each)]):
+            # An error is no answer: reading the file meets it, too.
+            if not isinstance(found, Exception) and not _is_listed(found):
                 self._name = None  # the store does not tell versions: nothing more is looked up
-                break
-            self._looked[file.path] = found
         known = [each if _is_listed(each) else self._agreed(each) for each in files]
         if None in known:
             self._counts.note(NO_VERSION, known.count(None))
@@ -340,25 +344,30 @@ class CachedReader(Reader):
         kept = self._folder.keep(name, parts, self._store.limit)
         self._counts.note(KEPT if kept else NOT_KEPT)
 
+    def _behind(self) -> AbstractContextManager[Reader]:
+        """Return a context manager that gives the reader of the store behind the cache."""
+        return reader_of(File("", store=self._store.inner), self._wanted)
+
     def _inner(self, files: Sequence[File]) -> list[File]:
         """Return the files as those of the store behind the cache."""
         store = self._store.inner
         return [moved(each, store) for each in files]
 
     def _fill_inner(self, files: Sequence[File], into: Sequence[Buffers]) -> list[Exception | None]:
-        inner = self._inner(files)
-        with reader_of(inner[0], self._wanted) as reader:
-            return reader.read_into(inner, into)
+        if not files:
+            return []
+        with self._behind() as reader:
+            return reader.read_into(self._inner(files), into)
 
     def _read_inner_ranges(self, file: File, ranges: Sequence[Range]) -> list[Bytes | Exception]:
-        inner = self._inner((file,))[0]
-        with reader_of(inner, self._wanted) as reader:
-            return reader.read_ranges(inner, ranges)
+        with self._behind() as reader:
+            return reader.read_ranges(self._inner((file,))[0], ranges)
 
     def _read_inner(self, files: Sequence[File]) -> list[Bytes | Exception]:
-        inner = self._inner(files)
-        with reader_of(inner[0], self._wanted) as reader:
-            return reader.read(inner)
+        if not files:
+            return []
+        with self._behind() as reader:
+            return reader.read(self._inner(files))
 
 
 def _is_listed(file: File) -> bool:

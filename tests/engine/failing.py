@@ -261,6 +261,13 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
         "decoder of streamed files": Kind(
             lambda k: unlisted.load(decoder(error), concurrency=k), before, "load(", *file
         ),
+        "cached file": Kind(
+            lambda k: listed.cache(folder / "cache").load(decoder(error), concurrency=k), before, "load(", *file
+        ),
+        "cached sample": Kind(
+            lambda k: listed.load(decoder(error), concurrency=k).cache(folder / "cache", version="1"), before,
+            "load(", *file,
+        ),
         "async decoder": Kind(lambda k: listed.load(decoder_async(error), concurrency=k), before, "load(", *file),
         "flat_map": Kind(lambda k: numbers.flat_map(flat(error), concurrency=k), twice, "flat_map(", *here),
         "lazy flat_map": Kind(

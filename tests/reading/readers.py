@@ -16,6 +16,7 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.attempts.retry import Wanted
+from asyncfeed.reading.cached import CachedStore
 from asyncfeed.reading.fsspec_store import FsspecStore
 from asyncfeed.reading.memory import MemoryStore
 from asyncfeed.reading.objects import ObjectStore
@@ -32,6 +33,8 @@ class Folder:
     """Files that a test makes, changes and reads, in one kind of store."""
 
     store: Store | None = None
+    needs_run = False
+    """Whether only a run can read from it."""
 
     def write(self, name: str, data: bytes) -> None:
         raise NotImplementedError
@@ -241,6 +244,18 @@ class FsspecFolder(Folder):
         return f"memory:///{name}"
 
 
+class CachedFolder(Folder):
+    """Files of another folder, read through a cache."""
+
+    def __init__(self, kind: Callable[[Path], Folder], where: Path) -> None:
+        (where / "files").mkdir()
+        self._inner = kind(where / "files")
+        self.needs_run = self._inner.store is not None and not isinstance(self._inner.store.reader(), Reader)
+        self.store: CachedStore = CachedStore(self._inner.store, str(where / "cache"))
+        self.write, self.remove = self._inner.write, self._inner.remove  # type: ignore[method-assign]
+        self.path, self.close = self._inner.path, self._inner.close  # type: ignore[method-assign]
+
+
 KINDS: dict[str, Callable[[Path], Folder]] = {
     "local": LocalFolder,
     "memory": MemoryFolder,
@@ -251,6 +266,11 @@ KINDS: dict[str, Callable[[Path], Folder]] = {
     "obstore web": WebFolder,
     "obstore moto": MotoFolder,
     "fsspec memory": FsspecFolder,
+    "cached local": partial(CachedFolder, LocalFolder),
+    "cached memory": partial(CachedFolder, MemoryFolder),
+    "cached, on the loop": partial(CachedFolder, SlowFolder),
+    "cached obstore S3": partial(CachedFolder, ServerFolder),
+    "cached obstore web": partial(CachedFolder, WebFolder),
 }
 
 

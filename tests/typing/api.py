@@ -84,6 +84,7 @@ def check_loading() -> None:
     """What is loaded has the decoder's type."""
     found = af.files("*")
     assert_type(found.load(af.npy), af.Pipeline[Array])
+    assert_type(found.cache("folder", max_bytes="1 GB").load(af.npy).cache("folder"), af.Pipeline[Array])
     assert_type(found.load(af.npz), af.Pipeline[dict[str, Array]])
     assert_type(found.load(af.npz(keys=["x"])), af.Pipeline[dict[str, Array]])
     assert_type(found.load(af.raw("float32", shape=(3,))), af.Pipeline[Array])
