@@ -41,7 +41,7 @@ def unpack(data: Bytes) -> Any:
     """Return the sample. Its arrays are views of `data`. Raises `ValueError` if the bytes are not right."""
     start = 8 + int.from_bytes(data[:8].tobytes(), "little")
     try:
-        return _Unpacker(data[start + -start % ALIGNED :]).make(json.loads(data[8:start].tobytes()))
+        return _Unpacker(data[start + -start % ALIGNED :]).make(json.loads(data[8:start].tobytes().decode()))
     except (TypeError, KeyError, IndexError) as error:
         raise ValueError(str(error)) from None
 
