@@ -65,6 +65,16 @@ def test_a_second_epoch_makes_no_request(server: ObjectServer, folder: Path) -> 
     assert server.requests["GET"] == COUNT
 
 
+def test_a_listing_that_is_streamed_is_kept(server: ObjectServer, folder: Path) -> None:
+    files = af.files("s3://bucket/train/*.npy", listing="streamed", endpoint=server.url, anonymous=True)
+    cached = files.cache(folder).load(af.npy, hedge=None).batch(32)
+    for did in ("misses, now kept", "hits"):
+        items, counted = run(cached)
+        assert values(items) == list(range(COUNT))
+        assert counted[did] >= COUNT
+    assert server.requests["GET"] == COUNT
+
+
 def test_epochs_of_one_run_share_what_is_kept(server: ObjectServer, folder: Path) -> None:
     cached = listed(server).cache(folder).shuffle(seed=1).load(af.npy, concurrency=1, hedge=None)
     for epoch in cached.epochs(3):
