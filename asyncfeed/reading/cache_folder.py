@@ -61,7 +61,9 @@ LEFT_SECONDS = 600
 """A file in `new` of this age was left by a process that was killed: writing takes seconds."""
 READ_AT_A_TIME = 1 << 20
 
-_temporary = count()
+_OWN = os.urandom(6).hex()
+"""A part of the names of files in `new`: processes in two containers may have one number."""
+_numbers = count()
 
 
 class CacheFolder:
@@ -174,7 +176,7 @@ class CacheFolder:
 
     def _write(self, name: str, parts: Buffers) -> None:
         digest, path = bytes.fromhex(name), self.entry(name)
-        temporary = f"{self.path}/new/{os.getpid()}-{next(_temporary)}"
+        temporary = f"{self.path}/new/{_OWN}-{os.getpid()}-{next(_numbers)}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             try:

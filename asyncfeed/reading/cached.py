@@ -165,17 +165,18 @@ class CachedReader(Reader):
 
         A file that was not listed keeps those that it had when the run first looked.
         """
-        new = [each for each in files if _is_listed(each) or each.path not in self._looked]
-        if not new:
-            return [self._looked[each.path] for each in files]
-        with self._behind() as reader:
-            found = reader.look(self._inner(new))
-        looked = iter([each if isinstance(each, Exception) else self._store.file(each) for each in found])
-        outcomes = [next(looked) if each in new else self._looked[each.path] for each in files]
-        for file, outcome in zip(files, outcomes, strict=True):
-            if not isinstance(outcome, Exception) and not _is_listed(file) and _is_listed(outcome):
-                self._looked[file.path] = outcome
-        return outcomes
+        outcomes: list[File | Exception | None] = [
+            None if _is_listed(each) else self._looked.get(each.path) for each in files
+        ]
+        new = [at for at, outcome in enumerate(outcomes) if outcome is None]
+        if new:
+            with self._behind() as reader:
+                found = reader.look(self._inner([files[at] for at in new]))
+            for at, each in zip(new, found, strict=True):
+                outcomes[at] = each if isinstance(each, Exception) else self._store.file(each)
+                if not isinstance(each, Exception) and not _is_listed(files[at]) and _is_listed(each):
+                    self._looked[each.path] = self._store.file(each)
+        return cast("list[File | Exception]", outcomes)
 
     def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
         """Return whole files."""
