@@ -285,8 +285,8 @@ class CacheFolder:
 
     def _entries(self) -> Iterator[tuple[os.DirEntry[str], int]]:
         """Yield each entry, and the bytes that it is charged with."""
-        with os.scandir(self.path) as folders:
-            for folder in folders:
+        with os.scandir(self.path) as found:
+            for folder in found:
                 if len(folder.name) != 2:
                     continue
                 with suppress(OSError), os.scandir(folder.path) as entries:
@@ -325,17 +325,18 @@ class _Count:
             self.write(used + nbytes)
 
 
-_folders: dict[tuple[int, str], CacheFolder] = {}
+folders: dict[tuple[int, str], CacheFolder] = {}
+"""The folders that processes have used, by the number of the process and the path."""
 
 
 def folder_at(path: str) -> CacheFolder:
     """Return the folder at an absolute path. All readers of a process share it."""
-    return _folders.setdefault((os.getpid(), path), CacheFolder(path))  # a forked process has locks of its own
+    return folders.setdefault((os.getpid(), path), CacheFolder(path))  # a forked process has locks of its own
 
 
 @atexit.register
 def _give_back() -> None:
-    for (process, _), folder in _folders.items():
+    for (process, _), folder in folders.items():
         if process == os.getpid():
             folder.give_back()
 

@@ -349,8 +349,8 @@ def test_a_damaged_entry_is_counted_and_replaced(
 
 def forget(folder: Path) -> None:
     """Let this process see the folder as a new one does."""
-    for key in [key for key in cache_folder._folders if key[1] == str(folder)]:
-        del cache_folder._folders[key]
+    for key in [key for key in cache_folder.folders if key[1] == str(folder)]:
+        del cache_folder.folders[key]
 
 
 @given(st.data())
