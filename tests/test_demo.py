@@ -22,6 +22,21 @@ def test_service() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("obstore", "localbucket"))), reason="needs obstore and localbucket"
+)
+def test_object_store() -> None:
+    """The bucket, filling the cache and the cache give the same samples."""
+    script = DEMO.with_name("object_store.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    count, *passes = done.stdout.splitlines()
+    assert count == "600 objects of 2 MB"
+    assert [line.split("  ")[0] for line in passes] == ["bucket", "bucket, into the cache", "cache"]
+    assert len({line.rpartition("error")[2] for line in passes}) == 1
+    assert done.stderr == ""
+
+
 @pytest.mark.tensorflow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(
