@@ -45,7 +45,8 @@ class ObjectStore(Store):
         credential_provider: A function, sync or async, that returns credentials as `obstore.auth` describes.
         options: Settings of obstore for this kind of store, such as `region`.
         client_options: Settings of obstore's HTTP client, such as `proxy_url`.
-        max_requests: Number of requests that a run has under way.
+        max_requests: Most requests that a run has under way. By default these are 256, and the first 32 must be
+            answered before there are more.
         client: An obstore store to use, for `memory://`.
 
     Example:
@@ -61,7 +62,7 @@ class ObjectStore(Store):
     credential_provider: Callable[[], Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     client_options: Mapping[str, Any] = field(default_factory=dict)
-    max_requests: int = MAX_REQUESTS
+    max_requests: int | None = None
     client: Any = None
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class ObjectStore(Store):
                 raise PipelineError("files: the endpoint of a web server is the server itself")
         if self.verify not in ("size", "etag"):
             raise PipelineError(f'files: verify must be "size" or "etag", not {self.verify!r}')
-        if not isinstance(self.max_requests, int) or self.max_requests < 1:
+        if self.max_requests is not None and (not isinstance(self.max_requests, int) or self.max_requests < 1):
             raise PipelineError(f"files: max_requests must be at least 1, not {self.max_requests!r}")
         if (self.scheme == "memory") != (self.client is not None):
             raise PipelineError(

@@ -16,6 +16,7 @@ from asyncfeed.attempts.retry import Policy
 from asyncfeed.errors import Corrupt
 from asyncfeed.reading.copies import Copies
 from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.objects import MAX_REQUESTS
 from asyncfeed.reading.obstore_client import Sent, connect, installed
 from asyncfeed.reading.obstore_errors import is_beyond, is_changed, is_throttled, translate
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, changed, ends_before, value, wrong_size
@@ -23,6 +24,7 @@ from asyncfeed.reading.request import Pending, Request
 from asyncfeed.reading.requests import Requests, end
 from asyncfeed.reading.urls import WEB
 from asyncfeed.reading.versioned import Contents, Versioned, condition, quoted
+from asyncfeed.reading.window import FIRST
 from asyncfeed.stats import SlowPaths
 
 if TYPE_CHECKING:
@@ -61,8 +63,10 @@ class ObstoreReader(AsyncReader):
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._requests = Requests(store.max_requests, _nbytes, is_throttled)
-        self._sent = Sent(4 * store.max_requests)
+        most = MAX_REQUESTS if store.max_requests is None else store.max_requests
+        first = FIRST if store.max_requests is None else most
+        self._requests = Requests(most, _nbytes, is_throttled, first=first)
+        self._sent = Sent(4 * most)
         self._client: Any = None
         self._obstore: Any = None
 

@@ -15,7 +15,7 @@ from asyncfeed.attempts.alarms import Alarms
 from asyncfeed.attempts.hedging import Hedging
 from asyncfeed.attempts.retry import Policy
 from asyncfeed.reading.request import Pending, Request
-from asyncfeed.reading.window import Window
+from asyncfeed.reading.window import FIRST, Window
 from asyncfeed.stats import SlowPaths
 
 T = TypeVar("T")
@@ -46,8 +46,10 @@ class Requests:
         limit: int,
         cost: Callable[[Any], int] = lambda _: 0,
         throttled: Callable[[BaseException], bool] = lambda _: False,
+        *,
+        first: int = FIRST,
     ) -> None:
-        self.window = Window(limit)
+        self.window = Window(limit, first)
         self._cost = cost
         self._throttled = throttled
         self._policy = Policy()

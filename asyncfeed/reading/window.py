@@ -28,9 +28,9 @@ class Window:
     * A request is allowed if no other one is under way.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, first: int = FIRST) -> None:
         self.most = most
-        self._limit = min(float(most), FIRST)
+        self._limit = float(min(most, first))
         self._growth = self._limit
         """By how much the number grows while as many requests are answered as are under way."""
         self.under_way = 0
