@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from asyncfeed.reading.obstore_reader import ObstoreReader
 
 Verify = Literal["size", "etag"]
-MAX_REQUESTS = 256
-"""Most requests that a reader has under way. At 30 ms each, 256 are some 8,000 small objects a second, and a store
-gives fewer below one prefix. Each request takes a socket. How many are needed is found while the run goes on."""
 
 POLICY = Policy(
     retry=Retry(), throttled=Retry(attempts=32, max_delay=1.0), timeout=10.0, bytes_per_second=1e6, hedge="auto"

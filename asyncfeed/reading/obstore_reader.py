@@ -16,7 +16,6 @@ from asyncfeed.attempts.retry import Policy
 from asyncfeed.errors import Corrupt
 from asyncfeed.reading.copies import Copies
 from asyncfeed.reading.file import Bytes, File
-from asyncfeed.reading.objects import MAX_REQUESTS
 from asyncfeed.reading.obstore_client import Sent, connect, installed
 from asyncfeed.reading.obstore_errors import is_beyond, is_changed, is_throttled, translate
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, changed, ends_before, value, wrong_size
@@ -24,7 +23,7 @@ from asyncfeed.reading.request import Pending, Request
 from asyncfeed.reading.requests import Requests, end
 from asyncfeed.reading.urls import WEB
 from asyncfeed.reading.versioned import Contents, Versioned, condition, quoted
-from asyncfeed.reading.window import FIRST
+from asyncfeed.reading.window import FIRST, MAX_REQUESTS
 from asyncfeed.stats import SlowPaths
 
 if TYPE_CHECKING:

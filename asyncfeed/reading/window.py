@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+MAX_REQUESTS: Final = 256
+"""Most requests that a reader has under way. At 30 ms each, 256 are some 8,000 small objects a second, and a store
+gives fewer below one prefix. Each request takes a socket. How many are needed is found while the run goes on."""
 THROTTLED_FACTOR: Final = 0.92
 """The number of requests is multiplied by this after an answer that says "too many". A lower factor leaves more of
 the store unused, a higher one needs more such answers until the number is right."""
