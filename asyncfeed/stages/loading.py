@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import numpy as np
 
 from asyncfeed.attempts.retry import Wanted
+from asyncfeed.errors import Corrupt
 from asyncfeed.formats.base import Decoder
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.reading.file import Bytes, File
@@ -18,8 +18,6 @@ from asyncfeed.reading.leaves import files_in
 from asyncfeed.reading.reader import AsyncReader, Buffers, Reader, Store, fill, value
 from asyncfeed.reading.scope import current, read_whole, reader_of
 from asyncfeed.trees import map_leaves
-
-T = TypeVar("T")
 
 UNKNOWN_BYTES = 1 << 18
 """What a file of unknown size is taken for, until some were read and the engine knows better."""
@@ -133,24 +131,33 @@ class Call:
 class Contents(File):
     """A file with its contents, between the step that reads it and the step that decodes it."""
 
-    __slots__ = ("_data",)
+    __slots__ = ("outcome",)
 
-    def __init__(self, file: File, data: memoryview | Exception) -> None:
+    def __init__(self, file: File, outcome: memoryview | Exception) -> None:
         self.path = file.path
-        self.size = file.size if file.size is not None or isinstance(data, Exception) else data.nbytes
         self.version = file.version
         self.store = file.store
-        self._data = data
+        self.outcome: memoryview | Exception | None = outcome
+        """The contents, or why they could not be read. None after that was raised."""
+        self.size = file.size
+        if self.size is None and isinstance(outcome, memoryview):
+            self.size = outcome.nbytes
 
     @property
     def nbytes(self) -> int:
         """Size of the contents in bytes; 0 if they could not be read."""
-        return self._data.nbytes if isinstance(self._data, memoryview) else 0
+        return self.outcome.nbytes if isinstance(self.outcome, memoryview) else 0
 
     @property
     def data(self) -> memoryview:
-        """The contents. If they can be written to, no one else holds them. Raises why they could not be read."""
-        return value(self._data)
+        """The contents. If they can be written to, no one else holds them.
+
+        Raises why they could not be read, once: the frames of the error hold this object, and both would stay.
+        """
+        if isinstance(self.outcome, memoryview):
+            return self.outcome
+        outcome, self.outcome = self.outcome, None
+        return value(outcome or Corrupt(f"{self.path} could not be read, as an earlier error says"))
 
     def own(self) -> Bytes:
         """Return the contents in memory that a sample may be a view of. They are copied if another holds them."""
@@ -207,8 +214,12 @@ class ReadOnLoop:
             places = [at for at, file in enumerate(files) if file.store == store]
             reader = await self._reader_of(store)
             outcomes = await reader.contents([files[at] for at in places])
-            for at, outcome in zip(places, outcomes, strict=True):
-                read[at] = Contents(files[at], outcome if self.groups else value(outcome))
+            try:
+                for at in places:
+                    read[at] = Contents(files[at], outcomes[0] if self.groups else value(outcomes[0]))
+                    del outcomes[0]
+            finally:
+                del outcomes  # the frames of an error hold this one, and both would stay
         return read
 
     async def _reader_of(self, store: Store) -> AsyncReader:
@@ -247,21 +258,20 @@ class ContentsReader(Reader):
 
     def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
         """Return whole files."""
-        return [_outcome(Contents.own, file) for file in files]
+        return [each.outcome if isinstance(each.outcome, Exception) else each.own() for each in _contents(files)]
 
     def read_into(self, files: Sequence[File], into: Sequence[Buffers]) -> list[Exception | None]:
         """Copy whole files into memory that is there."""
-        return [fill(file, _outcome(_data, file), buffers) for file, buffers in zip(files, into, strict=True)]
+        return [_filled(each, buffers) for each, buffers in zip(_contents(files), into, strict=True)]
 
 
-_data = attrgetter("data")
+def _filled(file: Contents, into: Buffers) -> Exception | None:
+    assert file.outcome is not None
+    return fill(file, file.outcome, into)
 
 
-def _outcome(get: Callable[[Any], T], file: File) -> T | Exception:
-    try:
-        return get(file)
-    except Exception as error:  # noqa: BLE001 - any exception is an outcome
-        return error.with_traceback(None)
+def _contents(files: Sequence[File]) -> Sequence[Contents]:
+    return cast("Sequence[Contents]", files)
 
 
 def _shown(item: Any) -> str:
