@@ -25,8 +25,8 @@ from asyncfeed.reading.reader import AsyncReader, Reader, Store
 from asyncfeed.reading.scope import new_reader
 from asyncfeed.reading.threaded import ThreadedReader
 from tests.servers import moto
-from tests.servers.files import open_sockets, wait_for_sockets
 from tests.servers.objects import serving
+from tests.servers.running import open_sockets, wait_for_sockets
 
 
 class Folder:

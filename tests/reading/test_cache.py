@@ -18,8 +18,8 @@ from asyncfeed.reading.cached import CachedStore
 from asyncfeed.reading.memory import MemoryStore
 from asyncfeed.testing import no_leaks
 from tests.reading.versions import VersionStore, counts, entries, left, npy, numbered, run
-from tests.servers.files import open_sockets, wait_for_sockets
 from tests.servers.objects import ObjectServer, serving
+from tests.servers.running import open_sockets, wait_for_sockets
 
 COUNT = 70
 

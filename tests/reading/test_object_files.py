@@ -21,8 +21,8 @@ from asyncfeed.reading.obstore_client import connect
 from asyncfeed.testing import Leaks
 from tests.conftest import Run
 from tests.servers import moto
-from tests.servers.files import open_sockets, wait_for_sockets
 from tests.servers.objects import ObjectServer, serving
+from tests.servers.running import open_sockets, wait_for_sockets
 
 pytest.importorskip("obstore")
 

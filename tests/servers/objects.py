@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
 from tests.servers.faults import ROUND, Answer, Faults, Rule, instead, refused, spoiled
-from tests.servers.files import open_sockets, wait_for_sockets
+from tests.servers.running import on_a_thread
 
 DATE = "Sun, 22 Nov 2026 10:00:00 GMT"
 ISO_DATE = "2026-11-22T10:00:00.000Z"
@@ -83,6 +83,11 @@ class ObjectServer:
         server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0, ssl=self.tls, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
         return server
+
+    def drop(self) -> None:
+        """Abort all connections."""
+        for each in list(self.sockets):
+            each.abort()
 
     def note(self, kind: str, rule: Rule) -> None:
         """Count a fault of a request."""
@@ -236,28 +241,6 @@ def serving(
     faults: Faults | None = None, *, page: int = 1000, tls: ssl.SSLContext | None = None
 ) -> Iterator[ObjectServer]:
     """Run a server on a thread of its own. At the end, wait until its clients have closed their sockets."""
-    before = open_sockets()
     made = ObjectServer(faults, page=page, tls=tls)
-    started: threading.Event = threading.Event()
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    async def main() -> None:
-        server = await made.start()
-        started.set()
-        await stop.wait()
-        server.close()
-        for each in list(made.sockets):
-            each.abort()
-        await asyncio.sleep(0)
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(main()), name="object server", daemon=True)
-    thread.start()
-    assert started.wait(10)
-    try:
+    with on_a_thread("object server", made.start, made.drop):
         yield made
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
-        loop.close()
-        wait_for_sockets(before)

@@ -7,14 +7,13 @@ the proxy is for small objects. It binds to 127.0.0.1 on a free port.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import unquote, urlsplit
 
 from tests.servers.faults import Answer, Faults, instead, spoiled
-from tests.servers.files import open_sockets, wait_for_sockets
+from tests.servers.running import on_a_thread
 
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 """Headers that are about one connection, or that the proxy writes itself."""
@@ -40,16 +39,16 @@ class FaultProxy:
         """The address, as `endpoint=` takes it."""
         return f"http://127.0.0.1:{self.port}"
 
-    async def serve(self, started: threading.Event, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set."""
+    async def start(self) -> asyncio.Server:
+        """Listen on the running loop."""
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
-        started.set()
-        await stop.wait()
-        server.close()
+        return server
+
+    def drop(self) -> None:
+        """End all connections."""
         for each in self._tasks:
             each.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -131,20 +130,6 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 @contextmanager
 def before(upstream: str, faults: Faults | None = None) -> Iterator[FaultProxy]:
     """Run a proxy before a server, on a thread of its own. At the end, wait until clients have closed their sockets."""
-    sockets = open_sockets()
     made = FaultProxy(upstream, faults)
-    started = threading.Event()
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
-    thread = threading.Thread(
-        target=lambda: loop.run_until_complete(made.serve(started, stop)), name="fault proxy", daemon=True
-    )
-    thread.start()
-    assert started.wait(10)
-    try:
+    with on_a_thread("fault proxy", made.start, made.drop):
         yield made
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
-        loop.close()
-        wait_for_sockets(sockets)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from tests.servers.objects import Faults, ObjectServer, serving
+from tests.servers.proxy import FaultProxy, before
 
 
 @pytest.fixture
@@ -136,3 +139,19 @@ def test_the_same_seed_meets_the_same_faults() -> None:
         return [faults.pick("a") is None for _ in range(20)]
 
     assert drawn(1) == drawn(1) != drawn(2)
+
+
+def through_a_proxy() -> AbstractContextManager[FaultProxy]:
+    return before("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("kind", [serving, through_a_proxy])
+def test_connections_that_were_just_made_are_closed_at_the_end(
+    kind: Callable[[], AbstractContextManager[ObjectServer | FaultProxy]],
+) -> None:
+    """asyncio has accepted them then, but the server has not heard of them yet."""
+    for _ in range(10):
+        with kind() as server:
+            clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(30)]
+            for each in clients:
+                each.close()

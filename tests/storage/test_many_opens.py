@@ -14,8 +14,8 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import no_leaks
 from tests.servers.faults import Faults
-from tests.servers.files import open_sockets, wait_for_sockets
 from tests.servers.objects import ObjectServer, serving
+from tests.servers.running import open_sockets, wait_for_sockets
 from tests.storage.buckets import PATIENT, files, fill
 
 pytest.importorskip("obstore")

@@ -10,8 +10,8 @@ import pytest
 import asyncfeed as af
 from tests.servers import others
 from tests.servers.certificates import self_signed
-from tests.servers.files import open_sockets, wait_for_sockets
 from tests.servers.objects import serving
+from tests.servers.running import open_sockets, wait_for_sockets
 
 pytest.importorskip("obstore")
 

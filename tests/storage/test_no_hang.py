@@ -12,8 +12,8 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.reading.objects import ObjectStore
-from tests.servers.files import open_sockets, wait_for_sockets
 from tests.servers.objects import serving
+from tests.servers.running import open_sockets, wait_for_sockets
 
 pytest.importorskip("obstore")
 

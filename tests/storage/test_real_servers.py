@@ -23,9 +23,9 @@ from asyncfeed.reading.reader import value
 from tests.reading.readers import open_reader
 from tests.servers import moto, others
 from tests.servers.faults import Faults
-from tests.servers.files import open_sockets, wait_for_sockets
 from tests.servers.objects import serving
 from tests.servers.proxy import before
+from tests.servers.running import open_sockets, wait_for_sockets
 from tests.storage.buckets import PASSING, PATIENT
 
 obstore = pytest.importorskip("obstore")
