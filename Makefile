@@ -43,10 +43,12 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
-# The engine and the stages are measured, but for the program that runs in worker processes; TensorFlow, which takes seconds to import, runs in one process.
+# The coverage of the engine and the stages is measured, but for the program that runs in worker processes.
+# TensorFlow, which takes seconds to import, runs in one process.
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not tensorflow and not quiet" --cov --cov-report=
+	$(BIN)/python -m pytest -n 2 -m "not tensorflow and not quiet and not wide" --cov --cov-report=
 	$(BIN)/coverage report --include='asyncfeed/stages/*,asyncfeed/engine/*' --omit='*/engine/processes/worker.py' --fail-under=95
+	$(BIN)/python -m pytest -n 2 -m wide
 	$(BIN)/python -m pytest -m quiet
 	$(BIN)/python -m pytest -m tensorflow
 

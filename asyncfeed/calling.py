@@ -103,7 +103,7 @@ class Calling(Batching[T_co]):
                 is one attempt. Reads of local files are not repeated.
             timeout: Seconds that a request to an object store may take, beside the time for its bytes. "auto" is
                 what the store says, None is no limit.
-            hedge: Seconds after which a request to an object store is made a second time if it has not been
+            hedge: Seconds after which a request to an object store is made once more if it has not been
                 answered. "auto" is what the store says, None is never. See `map`.
 
         Raises:
@@ -190,9 +190,10 @@ class Calling(Batching[T_co]):
                 the item counts as one call.
             timeout: Seconds that a call of an async function may take. Then it is cancelled, and has failed with
                 `TimedOut`.
-            hedge: Seconds after which an item whose call has not returned is called a second time. The call that
-                returns first counts, and the other one is cancelled. "auto" finds a time that 95 % of calls keep.
-                At most 5 % of the items are called a second time. For async functions that may run twice.
+            hedge: Seconds after which an item whose call has not returned is called once more, and again after as
+                long, up to 3 times. The call that returns first counts, and the others are cancelled. "auto" finds
+                a time that 95 % of calls keep. At most 5 % more calls are made. For async functions that may run
+                more than once at a time.
             on: "thread", or "process" for a sync function that computes in Python. Such functions run one at a
                 time on threads, because of the GIL.
 

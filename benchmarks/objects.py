@@ -29,6 +29,7 @@ import asyncfeed as af
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.obstore_client import connect
 from asyncfeed.reading.scope import new_reader
+from asyncfeed.stats import SlowPaths
 
 TURNS = 3
 SERVER = """
@@ -257,6 +258,32 @@ def tail() -> None:
                 "with it, hedge=None": ours(af.items(uneven.files).repeat(5).load(af.npy, hedge=None)),
             },
         )
+        reads(uneven, 64)
+
+
+def reads(bucket: Bucket, in_flight: int) -> None:
+    """Print the 99th percentile of single reads, and how many requests were made beside slow ones."""
+    again = SlowPaths()
+    seconds: list[float] = []
+
+    async def main() -> None:
+        reader: Any = new_reader(bucket.store, again=again)
+        await reader.open()
+        left = iter(bucket.files * 5)
+
+        async def work() -> None:
+            for file in left:
+                began = time.perf_counter()
+                await reader.read([file])
+                seconds.append(time.perf_counter() - began)
+
+        await asyncio.gather(*(work() for _ in range(in_flight)))
+        await reader.close()
+
+    uvloop.run(main())
+    slow = sorted(seconds)[int(0.99 * len(seconds))]
+    more = sum(count for _, count in again.counts()) / len(seconds)
+    print(f"  99 % of single reads within {1000 * slow:.0f} ms, {100 * more:.1f} % more requests")
 
 
 def large() -> None:

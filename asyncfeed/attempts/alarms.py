@@ -50,6 +50,10 @@ class Alarms:
         """Do not ring an alarm any more."""
         self._set.discard(alarm)
 
+    def all(self) -> list[Alarm]:
+        """Return the alarms that are set."""
+        return list(self._set)
+
     def drop(self) -> None:
         """End the timer. No alarm rings any more."""
         self._set.clear()

@@ -99,9 +99,9 @@ class Policy:
     timeout: float | None = None
     """Seconds that an attempt may take; None for any time."""
     hedge: Hedge = None
-    """After how many seconds an item whose call has not returned is called a second time."""
+    """After how many seconds an item whose call has not returned is called once more."""
     hedged_bytes: int = 1 << 20
-    """The largest result, as far as `cost` tells, that is worth a second call."""
+    """The largest result, as far as `cost` tells, that is worth a call beside a slow one."""
     bytes_per_second: float = math.inf
     """How fast a result must come at least: an attempt may take longer for a large one."""
 

@@ -84,6 +84,9 @@ several."""
 FEWEST_BATCHES: Final = 4
 """Number of calls that it begins with at least if each reads a batch of files. The files of one batch end at
 different times, and with fewer batches the store would wait for the last ones."""
+BATCHED_REQUESTS: Final = 1024
+"""Maximum number of requests in calls that each read a batch: twice the number of single requests. A batch keeps
+its call until its slowest file is there, and most of its requests have been answered by then."""
 FLAT_CALLS: Final = 4
 """Number of items that a `flat_map` with `concurrency="auto"` opens at a time. The next ones open while the first
 one streams."""

@@ -120,7 +120,7 @@ class AsyncReader:
         """Note how long a request may take, and when it is made a second time. This is called before `open`.
 
         A reader that makes no requests of its own ignores it. Reads that failed are made again by others. `again`
-        counts second requests.
+        counts requests beside slow ones.
         """
 
     async def look(self, files: Sequence[File]) -> list[File | Exception]:

@@ -1,4 +1,4 @@
-"""A request with a deadline, and with a second request beside it if it is slow."""
+"""A request with a deadline, and with others beside it if it is slow."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Pending = asyncio.Future[Any]
 class Owner(Protocol):
     """What makes requests, and is told what becomes of them."""
 
-    def note_second(self, second: Pending) -> None:
-        """Note that the request was made a second time. It is the owner's to end it."""
+    def note_beside(self, beside: Pending) -> None:
+        """Note that the request was made once more. It is the owner's to end it."""
         ...
 
     def note_end(self, request: Request) -> None:
@@ -31,13 +31,12 @@ class Request(Watched):
 
     * It ends once, with the outcome of the request that was answered first. When it has ended, none of its
       requests goes on: those that were not answered are cancelled.
-    * A second request that fails changes nothing. If the first one fails, that is the outcome.
+    * A request beside it that fails changes nothing. If the first one fails, that is the outcome.
     """
 
     __slots__ = (
-        "_first",
+        "_futures",
         "_owner",
-        "_second",
         "_start",
         "_waiter",
         "has_ended",
@@ -56,18 +55,18 @@ class Request(Watched):
         self._start = start
         self._owner = owner
         self._waiter: asyncio.Future[None] | None = None
-        self._second: Pending | None = None
-        self._first = first = start(item)
+        first = start(item)
+        self._futures = [first]
         first.add_done_callback(self._answered)
 
     def futures(self) -> list[Pending]:
         """Return the futures of its requests."""
-        return [self._first] if self._second is None else [self._first, self._second]
+        return self._futures
 
     async def wait(self) -> None:
         """Wait until it has ended."""
         if not self.has_ended:
-            self._waiter = self._first.get_loop().create_future()
+            self._waiter = self._futures[0].get_loop().create_future()
             await self._waiter
 
     async def result(self) -> Any:
@@ -81,14 +80,15 @@ class Request(Watched):
         """End it at its deadline."""
         self.end(TimedOut(f"no answer within {self.seconds:.3g} s", kind="timeout"))
 
-    def begin_second(self) -> None:
-        """Make the request a second time."""
+    def begin_beside(self) -> None:
+        """Make the request once more."""
         try:
-            self._second = self._start(self.item)
+            beside = self._start(self.item)
         except Exception:  # noqa: BLE001 - the first request goes on
             return
-        self._owner.note_second(self._second)
-        self._second.add_done_callback(self._second_answered)
+        self._futures.append(beside)
+        self._owner.note_beside(beside)
+        beside.add_done_callback(self._answered_beside)
 
     def end(self, outcome: object) -> None:
         """End it with this outcome, unless it has ended."""
@@ -99,8 +99,8 @@ class Request(Watched):
         self.unset()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        for each in (self._first, self._second):
-            if each is not None and not each.done():
+        for each in self._futures:
+            if not each.done():
                 each.cancel()
 
     def _answered(self, first: Pending) -> None:
@@ -112,7 +112,7 @@ class Request(Watched):
             self.end(first.result())
         self._owner.note_end(self)
 
-    def _second_answered(self, second: Pending) -> None:
-        if not second.cancelled() and second.exception() is None and not self.has_ended:
+    def _answered_beside(self, beside: Pending) -> None:
+        if not beside.cancelled() and beside.exception() is None and not self.has_ended:
             self.returned()
-            self.end(second.result())
+            self.end(beside.result())

@@ -120,9 +120,9 @@ class Requests:
         return None if isinstance(begun, Exception) else begun
 
     def follow(self, policy: Policy, again: SlowPaths) -> None:
-        """Limit the time of each request, and make slow ones a second time, as a policy says.
+        """Limit the time of each request, and make slow ones once more, as a policy says.
 
-        `again` counts second requests.
+        `again` counts these.
         """
         self._policy, self._again = policy, again
         self._hedging = None if policy.hedge is None else Hedging(policy.hedge)
@@ -163,10 +163,10 @@ class Requests:
         self._under_way.add(request)
         return request
 
-    def note_second(self, second: Pending) -> None:
-        """Count a second request, and remember it."""
-        self.track(second)
-        self._again.note("second request beside a slow one")
+    def note_beside(self, beside: Pending) -> None:
+        """Count a request beside a slow one, and remember it."""
+        self.track(beside)
+        self._again.note("request beside a slow one")
 
     def note_end(self, request: Request) -> None:
         """Note that a request has ended."""

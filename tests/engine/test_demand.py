@@ -14,6 +14,8 @@ import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.inside import Demand, Shown, Tuner
 
+pytestmark = pytest.mark.wide
+
 Read = Callable[[int], Awaitable[object]]
 
 

@@ -13,6 +13,8 @@ import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.inside import memory_guessed, memory_used
 
+pytestmark = pytest.mark.wide
+
 
 async def nothing() -> AsyncIterator[int]:
     """End, after a while."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ from tests.engine.failing import Oops, draw_on_thread
 from tests.engine.inside import CHUNK, LATE, chunks_of, groups_that_end_after, memory_guessed, memory_used
 from tests.engine.model import Case, Expected
 from tests.engine.searching import searched
+
+pytestmark = pytest.mark.wide
 
 HEAVIEST = 128
 """How many bytes the heaviest item of a model has: a number with its place."""

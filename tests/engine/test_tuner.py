@@ -15,6 +15,8 @@ import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.inside import Tuner, turn_clock
 
+pytestmark = pytest.mark.wide
+
 
 class Store:
     """Answers after `latency` seconds, spread by `sigma`, now and then after half a second.

@@ -13,6 +13,8 @@ import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.failing import Oops, draw, raises_later
 
+pytestmark = pytest.mark.wide
+
 Stream = af.Pipeline[Any]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from random import Random
 from statistics import median
 from typing import Any, ClassVar
 
@@ -22,6 +23,8 @@ from asyncfeed.reading.objects import POLICY
 from asyncfeed.reading.requests import Requests
 from asyncfeed.stats import SlowPaths
 from asyncfeed.testing import run_virtual
+
+pytestmark = pytest.mark.wide
 
 Change = tuple[float, dict[str, float]]
 
@@ -38,6 +41,8 @@ class Simulated(Store):
         rate: float = math.inf,
         crowd: float = math.inf,
         refuses: float = math.inf,
+        tail: float = 0.0,
+        seed: int = 0,
         changes: Sequence[Change] = (),
     ) -> None:
         self.latency = latency
@@ -47,6 +52,10 @@ class Simulated(Store):
         """Requests at a time beyond which each takes longer."""
         self.refuses = refuses
         """Requests a second beyond which they are refused."""
+        self.tail = tail
+        """Share of requests that take a second more."""
+        self.asked = 0
+        self._random = Random(seed)
         self.changes = list(changes)
         self.at_once = 0
         self._free = 0.0
@@ -64,6 +73,7 @@ class Simulated(Store):
         now = loop.time()
         while self.changes and now >= self.changes[0][0]:
             vars(self).update(self.changes.pop(0)[1])
+        self.asked += 1
         self.at_once += 1
         future: asyncio.Future[bytes] = loop.create_future()
         future.add_done_callback(self._ended)
@@ -79,6 +89,8 @@ class Simulated(Store):
         if self.rate < math.inf:
             self._free = max(now, self._free) + 1 / self.rate
             seconds += self._free - now
+        if self.tail:
+            seconds = seconds * self._random.uniform(0.9, 1.5) + (self._random.random() < self.tail)
         loop.call_later(seconds, _end, future, b"12345678")
         return future
 
@@ -204,3 +216,21 @@ def test_single_objects_are_read_as_well_as_batches(store: dict[str, Any]) -> No
 
 def test_a_fixed_number_is_kept() -> None:
     assert sum(items_a_second(10, 1, 3, size=None)) == pytest.approx(2 * 10 / 0.03, rel=0.02)
+
+
+@pytest.mark.parametrize("size", [None, 32], ids=["single objects", "batches"])
+def test_a_slow_tail_costs_a_tenth_of_the_rate_and_few_more_requests(size: int | None) -> None:
+    """Also at the start, when nobody knows what is slow, and where the requests beside slow ones are slow, too."""
+
+    async def rate(tail: float, seed: int) -> float:
+        store = Simulated(latency=0.02, tail=tail, seed=seed)
+        pipeline = af.items([File(str(number), 8, store=store) for number in range(10_000)]).load(af.raw("u1"))
+        began = asyncio.get_running_loop().time()
+        async with (pipeline if size is None else pipeline.batch(size)).open() as feed:
+            async for _ in feed:
+                pass
+        assert 10_000 <= store.asked <= 10_500
+        return 10_000 / (asyncio.get_running_loop().time() - began)
+
+    shares = [run_virtual(rate(0.02, seed)) / run_virtual(rate(1e-9, seed)) for seed in range(3)]
+    assert median(shares) >= 0.9

@@ -164,4 +164,4 @@ def test_explain_tells_how_objects_are_read(tmp_path: Path) -> None:
     with serving() as server:
         _, remote = both("npy", tmp_path, server)
         assert "1 to 512 calls on the loop, in order; 1 to 256 threads" in remote.load(af.npy).explain()
-        assert "1 to 16 calls on the loop" in remote.load(af.npy).batch(32).explain()
+        assert "1 to 32 calls on the loop" in remote.load(af.npy).batch(32).explain()

@@ -163,7 +163,7 @@ def test_a_plain_loop_gets_batches_that_are_read_straight_into_their_rows(server
     with af.files("s3://bucket/train/*.npy", **reach(server)).load(af.npy).batch(32).open() as feed:
         assert [batch[:, 0].tolist() for batch in feed] == BATCHES
         reasons = dict(feed.stats().slow_paths)
-        reasons.pop("second request beside a slow one", None)  # a busy machine is slow, too
+        reasons.pop("request beside a slow one", None)  # a busy machine is slow, too
         assert not reasons
     assert server.wait_closed()
 

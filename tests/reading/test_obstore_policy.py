@@ -94,7 +94,7 @@ def test_a_slow_tail_is_cut_off(server: ObjectServer) -> None:
                 assert sample.tobytes() == bodies[count]
                 count += 1
             reasons = dict(feed.stats().slow_paths)
-            assert 0 < reasons["second request beside a slow one"] <= 0.05 * len(bodies) + 8
+            assert 0 < reasons["request beside a slow one"] <= 0.05 * len(bodies) + 8
 
     asyncio.run(main())
     assert count == len(bodies)

@@ -174,7 +174,7 @@ def test_what_is_copied_on_threads_is_there_when_it_is_settled(run: Run) -> None
     run(main)
 
 
-@pytest.mark.parametrize("second", [False, True], ids=["a request", "a second request"])
+@pytest.mark.parametrize("second", [False, True], ids=["a request", "and one beside it"])
 def test_closing_waits_until_the_client_has_heard_of_what_was_cancelled_just_before(
     run: Run, second: bool
 ) -> None:
@@ -183,11 +183,11 @@ def test_closing_waits_until_the_client_has_heard_of_what_was_cancelled_just_bef
     async def main() -> None:
         client, requests = Client(), Requests(8)
         requests.follow(Policy(hedge=0.002), SlowPaths())
-        await requests.run([10] * 40, client.start, Taken())  # now one of twenty may have a second request
+        await requests.run([10] * 20, client.start, Taken())  # now one may have another beside it
         call = requests.run([1], client.start, Taken())
         call.send(None)
         if second:
-            await client.start(4)  # 7 ms pass
+            await client.start(4)  # 6 ms pass
         assert client.now == 1 + second
         call.close()  # as the garbage collector does it, without a turn of the loop
         assert client.now > 0
@@ -197,13 +197,13 @@ def test_closing_waits_until_the_client_has_heard_of_what_was_cancelled_just_bef
     run_virtual(main)
 
 
-def test_closing_waits_until_the_client_has_heard_that_a_second_request_is_not_needed() -> None:
+def test_closing_waits_until_the_client_has_heard_that_the_request_beside_another_is_not_needed() -> None:
     async def main() -> None:
         client, requests = Client(), Requests(8)
         requests.follow(Policy(hedge=0.002), SlowPaths())
-        await requests.run([10] * 40, client.start, Taken())
+        await requests.run([10] * 20, client.start, Taken())
         await requests.one(client.start, 1)
-        assert len(client.begun) == 42
+        assert len(client.begun) == 22
         await requests.close()
         assert client.now == 0
 

@@ -17,7 +17,7 @@ pytest.importorskip("obstore")
 
 EPOCHS = 3
 AGAIN = "read again after: "
-SECOND = "second request beside a slow one"
+SECOND = "request beside a slow one"
 
 
 def delivered(pipeline: af.Pipeline[Any], bodies: list[bytes]) -> Counter[str]:

@@ -2,9 +2,9 @@
 
 Invariants:
 
-* The worker of an item makes its calls, one after the other. Only a second call beside a slow one has a task of
-  its own. If one of the two returns, the other one is cancelled.
-* An attempt cancels the worker at most once: at the deadline, or because the second call has returned. If the run
+* The worker of an item makes its calls, one after the other. Only a call beside a slow one has a task of its
+  own. If one of them returns, the others are cancelled.
+* An attempt cancels the worker at most once: at the deadline, or because a call beside it has returned. If the run
   cancels the worker, too, the worker ends.
 """
 
@@ -71,7 +71,7 @@ class Attempts:
     async def _watched(
         self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], seconds: float, hedging: Hedging | None
     ) -> Any:
-        """Await one call: until its deadline, or until a second call has returned."""
+        """Await one call: until its deadline, or until one beside it has returned."""
         attempt = _Attempt(self._alarms, seconds, hedging, lambda each: self._call_beside(each, fn, args))
         try:
             result = await fn(*args)
@@ -84,15 +84,15 @@ class Attempts:
         finally:
             attempt.end()
             self._alarms.unset(attempt)
-            if attempt.beside is not None:
-                self._context.cancel_task(attempt.beside)
+            for each in attempt.beside:
+                self._context.cancel_task(each)
         attempt.returned()
         return result
 
     def _call_beside(
         self, attempt: _Attempt, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
     ) -> asyncio.Task[None]:
-        """Begin a second call, and return its task. If it fails, the first one goes on."""
+        """Begin a call beside another, and return its task. If it fails, the first one goes on."""
 
         async def call() -> None:
             try:
@@ -101,32 +101,32 @@ class Attempts:
                 return
             attempt.end_with(result)
 
-        self._again.note(f"{self._name}, called a second time beside a slow call")
-        return self._context.start(call(), f"asyncfeed {self._name}: second call")
+        self._again.note(f"{self._name}, called once more beside a slow call")
+        return self._context.start(call(), f"asyncfeed {self._name}: call beside a slow one")
 
 
 class _Attempt(Watched):
     """One call, awaited by the current task."""
 
-    __slots__ = ("_begin_second", "_cancelled", "_cancelling", "_ended", "_task", "beside", "result")
+    __slots__ = ("_begin_beside", "_cancelled", "_cancelling", "_ended", "_task", "beside", "result")
 
     def __init__(
         self,
         alarms: Alarms,
         seconds: float,
         hedging: Hedging | None,
-        begin_second: Callable[[_Attempt], asyncio.Task[None]],
+        begin_beside: Callable[[_Attempt], asyncio.Task[None]],
     ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
         """How many times others had cancelled the task when the call began."""
-        self._begin_second = begin_second
-        self.beside: asyncio.Task[None] | None = None
-        """The task of the second call."""
+        self._begin_beside = begin_beside
+        self.beside: list[asyncio.Task[None]] = []
+        """The tasks of the calls beside it."""
         self.result: Any = None
-        """What the second call returned."""
+        """What one of them returned."""
         self._cancelled = False
         """Whether this attempt has cancelled the task."""
         self._ended = False
@@ -137,12 +137,12 @@ class _Attempt(Watched):
         self._cancelled = True
         self._task.cancel()
 
-    def begin_second(self) -> None:
-        """Make the call a second time, in a task of its own."""
-        self.beside = self._begin_second(self)
+    def begin_beside(self) -> None:
+        """Make the call once more, in a task of its own."""
+        self.beside.append(self._begin_beside(self))
 
     def end_with(self, result: Any) -> None:
-        """End the call with the result of the second one, unless it has just ended."""
+        """End the call with the result of one beside it, unless it has just ended."""
         if not self._ended and not self._cancelled:
             self.result = result
             self.cancel()

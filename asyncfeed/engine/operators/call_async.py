@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from asyncfeed.engine.constants import (
+    BATCHED_REQUESTS,
     FEWEST_BATCHES,
     FIRST_CALLS,
     LEAST_CALLS,
@@ -82,7 +83,8 @@ class AsyncCalls(Calls):
     def range_of(cls, work: Work) -> tuple[int, int]:
         """Return the number of calls that "auto" begins with, and the largest."""
         least = min(FEWEST_BATCHES, work.requests)
-        return max(least, FIRST_CALLS // work.requests), max(least, cls.most // work.requests)
+        most = cls.most if work.requests == 1 else BATCHED_REQUESTS
+        return max(least, FIRST_CALLS // work.requests), max(least, most // work.requests)
 
     def drop(self) -> None:
         """Forget what is held."""
