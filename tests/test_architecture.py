@@ -25,8 +25,8 @@ LAYERS = (
     {"stages"},
     {"stacking"},
     {"reading", "formats", "state"},
-    {"attempts", "axes", "epoch_end", "errors", "functions", "given", "machine", "numbered", "places", "position"}
-    | {"randomness", "sizes", "stats", "tasks", "trees", "weights"},
+    {"attempts", "axes", "epoch_end", "errors", "functions", "given", "machine", "extras", "numbered"}
+    | {"places", "position", "randomness", "sizes", "stats", "tasks", "trees", "weights"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.

@@ -7,11 +7,11 @@ import os
 from collections import deque
 from contextlib import suppress
 from datetime import timedelta
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, ref
 
 from asyncfeed.errors import PipelineError, StoreError
+from asyncfeed.extras import installed
 from asyncfeed.reading.urls import WEB
 
 if TYPE_CHECKING:
@@ -44,18 +44,6 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):  # or else there is no fork
     os.register_at_fork(after_in_child=_forked)
-
-
-def installed(module: str, extra: str) -> Any:
-    """Return a module. If it is missing, raise `PipelineError` that says which extra to install."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
-            raise
-        raise PipelineError(
-            f"this needs {module.partition('.')[0]}, which is not installed: pip install 'asyncfeed[{extra}]'"
-        ) from None
 
 
 def connect(store: ObjectStore, *, retries: int = 0) -> Any:

@@ -8,10 +8,10 @@ from contextlib import aclosing, suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
 from asyncfeed.errors import PipelineError, StoreError, note
+from asyncfeed.extras import installed
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.keys import Found, ObjectList, Place
 from asyncfeed.reading.objects import ObjectStore
-from asyncfeed.reading.obstore_client import installed
 from asyncfeed.reading.obstore_pages import SLICE, Folders, Named, is_pattern, is_web, named
 from asyncfeed.reading.reader import AsyncReader, value
 from asyncfeed.reading.scope import current, new_reader

@@ -13,10 +13,11 @@ from contextlib import aclosing, suppress
 from typing import Any, NamedTuple, cast
 
 from asyncfeed.errors import PipelineError
+from asyncfeed.extras import installed
 from asyncfeed.reading.glob import alternatives, fixed_part, has_magic
 from asyncfeed.reading.keys import Found, ObjectList, Place, matcher
 from asyncfeed.reading.objects import ObjectStore
-from asyncfeed.reading.obstore_client import LISTING_RETRIES, Sent, connect, installed
+from asyncfeed.reading.obstore_client import LISTING_RETRIES, Sent, connect
 from asyncfeed.reading.obstore_errors import translate
 from asyncfeed.reading.requests import end_futures, loop_runs
 from asyncfeed.reading.urls import WEB

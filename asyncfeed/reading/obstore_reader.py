@@ -14,9 +14,10 @@ import numpy as np
 
 from asyncfeed.attempts.retry import Policy
 from asyncfeed.errors import Corrupt
+from asyncfeed.extras import installed
 from asyncfeed.reading.copies import Copies
 from asyncfeed.reading.file import Bytes, File
-from asyncfeed.reading.obstore_client import Sent, connect, installed
+from asyncfeed.reading.obstore_client import Sent, connect
 from asyncfeed.reading.obstore_errors import is_beyond, is_changed, is_throttled, translate
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, changed, ends_before, value, wrong_size
 from asyncfeed.reading.request import Pending, Request

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from asyncfeed.errors import PipelineError
+from asyncfeed.extras import installed
 from asyncfeed.reading.keys import ObjectList, Place
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.reader import Store
@@ -122,7 +123,6 @@ def _objects(
 
 def _fsspec(urls: list[str], store: object, options: Mapping[str, Any]) -> Wanted:
     from asyncfeed.reading import fsspec_store  # noqa: PLC0415 - an extra
-    from asyncfeed.reading.obstore_client import installed  # noqa: PLC0415
 
     if isinstance(store, Store) and not isinstance(store, fsspec_store.FsspecStore):
         raise PipelineError(f"files: {store!r} cannot list; write items(...) with its files")
