@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from threading import Thread
 
+    from asyncfeed.bridges.device_feed import PlacedBatches
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.sizes import Size
@@ -129,6 +130,53 @@ class Outputs:
 
         return to_adapter(
             self._pipeline, class_weight=class_weight, output_signature=output_signature, on_open=on_open,
+            memory_limit=memory_limit,
+        )  # fmt: skip
+
+    def to_torch(
+        self, *, device: Any = None, pin_memory: bool | Literal["auto"] = "auto", dtype: Any = None,
+        on_open: Callable[[Feed[Any]], None] | None = None, memory_limit: Size | None = None,
+    ) -> PlacedBatches:  # fmt: skip
+        """Return the batches as torch tensors, to iterate with `for` or `async for`.
+
+        Each iteration is a run of its own, and the next epoch of a `shuffle`. Dropping the iterator stops the run.
+
+        Args:
+            device: The device of the tensors, such as "cuda". With CUDA, the next batch is copied on a stream of
+                its own while the present batch is used. Other devices get a plain copy. Tensors that are on a
+                device already stay there.
+            pin_memory: Whether threads of the pipeline copy the tensors into pinned memory. "auto" pins memory if
+                the device is "cuda".
+            dtype: The dtype of floating-point tensors. Other tensors keep their dtype, as in `Module.to`.
+            on_open: A function that is called with the feed of each run, for `stats()` and `failure`.
+            memory_limit: As for `open`.
+
+        Returns:
+            An iterable with a length, if the length is known. Arrays and NumPy scalars become tensors. Text
+            becomes str and lists of str. Python numbers, None and other objects stay as they are. A list of arrays
+            of different lengths becomes a list of tensors. docs/torch.md has a table of all dtypes.
+
+        Raises:
+            PipelineError: torch is missing, or an option is not valid. While the batches are drawn: torch has no
+                dtype for an array.
+
+        Order:
+            The order of the description.
+
+        Memory:
+            On the CPU a tensor shares the memory of its array, which is not used again while the tensor exists.
+            Arrays that are read-only, not aligned, not in native byte order or with negative strides are copied.
+            On CUDA, the memory of the device holds the batch that was given out and the next one.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> [batch.sum().item() for batch in af.items(range(5)).batch(2).to_torch()]  # doctest: +SKIP
+            [1, 5, 4]
+        """
+        from asyncfeed.bridges.torch_feed import to_batches
+
+        return to_batches(
+            self._pipeline, device=device, pin_memory=pin_memory, dtype=dtype, on_open=on_open,
             memory_limit=memory_limit,
         )  # fmt: skip
 

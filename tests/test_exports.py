@@ -22,7 +22,7 @@ threadsafe threadsafe_generator
 
 METHODS = """
 arrays batch bucket cache concat enqueue enumerate epochs explain filter flat_map indexed interleave load map open pad prefetch repeat shuffle size skip
-source split stages take then to_keras to_queue_runner to_tf unbatch window
+source split stages take then to_keras to_queue_runner to_tf to_torch unbatch window
 """.split()
 
 

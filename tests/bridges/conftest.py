@@ -13,7 +13,8 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 HERE = Path(__file__).parent
-PLAIN = {"test_epochs.py", "test_shapes.py"}
+PLAIN = ("test_epochs.py", "test_shapes.py", "test_torch", "test_jax")
+"""How the names of files begin whose tests need no TensorFlow."""
 IGNORED = (
     # Keras, of its own `shuffle=True` default, whenever it gets a dataset.
     "ignore:.*`shuffle=True` was passed, but will be ignored:UserWarning",
@@ -30,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of this folder."""
     missing = importlib.util.find_spec("tensorflow") is None
     for item in items:
-        if HERE not in item.path.parents or item.path.name in PLAIN:
+        if HERE not in item.path.parents or item.path.name.startswith(PLAIN):
             continue
         item.add_marker(pytest.mark.tensorflow)
         for each in IGNORED:
