@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from asyncfeed.running import Running
 from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.bucket import Bucket
+from asyncfeed.stages.pack import Pack, Packed, TooLong
 from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.rebatch import Rebatch
 from asyncfeed.stages.unbatch import Unbatch
 from asyncfeed.stages.window import Window
 
@@ -277,6 +279,69 @@ class Batching(Running[T_co]):
             [[0, 1, 2], [2, 3, 4]]
         """
         return self._pipeline.then(Window(size, stride=stride, drop_remainder=drop_remainder))
+
+    def pack(
+        self, length: int, *, bins: int = 64, value: Any = 0, too_long: TooLong = "raise"
+    ) -> Pipeline[Packed]:
+        """Put several sequences into each row of `length` places, so that little is padding.
+
+        This is packing as language models are trained with it. `batch` usually follows.
+
+        Args:
+            length: Number of places in a row.
+            bins: Number of rows that are open at a time. More leave less padding, and hold more samples in memory.
+            value: The value of padding, or a tree with one value for each leaf.
+            too_long: What becomes of a sequence that is longer than a row. "raise" ends the run, "split" makes
+                several pieces of it, each a sequence of its own, and "cut" keeps the first `length` places.
+
+        Returns:
+            Rows of three parts. `values` has the structure of a sample, and its arrays have `length` places.
+            `segment_ids` (int32) has the number of the sequence at each place, from 1, and 0 where there is
+            padding. `positions` (int32) has the place in the sequence, from 0.
+
+        Raises:
+            ValueError: While the pipeline runs: a sample is no array with a first axis and no tree of such arrays
+                of one length, samples do not fit together, or a sequence is too long.
+
+        Order:
+            A sequence goes into the oldest open row that has room for it (first fit, as in Grain's
+            `FirstFitPackIterDataset`). A row that is full goes out at once. If a sequence has room in no row, the
+            oldest row goes out, and a new one is opened. At the end of an epoch all open rows go out.
+
+        Memory:
+            Up to `bins` rows are held. `feed.stats()` counts the places with data and with padding.
+
+        Example:
+            >>> import asyncfeed as af, numpy as np
+            >>> rows = list(af.items([np.arange(1, n + 1) for n in (3, 4, 2, 1)]).pack(5))
+            >>> rows[0].values.tolist(), rows[0].segment_ids.tolist(), rows[0].positions.tolist()
+            ([1, 2, 3, 1, 2], [1, 1, 1, 2, 2], [0, 1, 2, 0, 1])
+            >>> rows[1].values.tolist()
+            [1, 2, 3, 4, 1]
+        """
+        return self._pipeline.then(Pack(length, bins=bins, value=value, too_long=too_long))
+
+    def rebatch(self, size: int, *, drop_remainder: bool = False) -> Pipeline[T_co]:
+        """Make batches of `size` rows of batches of any size.
+
+        It does what `unbatch().batch(size)` does, without taking batches apart into samples.
+
+        Args:
+            size: Number of rows in a batch.
+            drop_remainder: True drops the last batch of an epoch if it is smaller.
+
+        Raises:
+            ValueError: While the pipeline runs: a leaf has no rows, or batches do not fit together.
+
+        Memory:
+            A batch that lies in one of the earlier batches is a view of it. Others are copied once.
+
+        Example:
+            >>> import asyncfeed as af, numpy as np
+            >>> [batch.tolist() for batch in af.items([np.arange(3), np.arange(4)]).rebatch(5)]
+            [[0, 1, 2, 0, 1], [2, 3]]
+        """
+        return self._pipeline.then(Rebatch(size, drop_remainder=drop_remainder))
 
     @overload
     def unbatch(self: Batching[Unknown]) -> Pipeline[Any]: ...

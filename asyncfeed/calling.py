@@ -242,6 +242,28 @@ class Calling(Batching[T_co]):
             )
         )  # fmt: skip
 
+    def map_batches(
+        self, fn: Callable[[Any], Any], size: int, *, concurrency: Concurrency = "auto", on: On = "thread"
+    ) -> Pipeline[Any]:
+        """Call a function for each `size` samples at once, and go on with single samples.
+
+        It is `batch(size).map(fn).unbatch()`, for functions that take many samples as fast as one, such as a
+        tokenizer or a model. The last batch of an epoch may be smaller.
+
+        Args:
+            fn: A function of a batch, sync or async, that returns a tree of arrays. It may return another number
+                of rows.
+            size: Number of samples in a batch.
+            concurrency: Number of calls at a time. "auto" finds it.
+            on: "thread" or "process", as for `map`.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> [int(x) for x in af.items(range(5)).map_batches(lambda batch: batch * 10, 2)]
+            [0, 10, 20, 30, 40]
+        """
+        return self.batch(size).map(fn, concurrency=concurrency, on=on).unbatch()
+
     @overload
     def filter(
         self, fn: Callable[[T_co], TypeGuard[U]], *, concurrency: Concurrency = ..., ordered: bool = ...,

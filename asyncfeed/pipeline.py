@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
 from asyncfeed.calling import Calling
+from asyncfeed.errors import PipelineError
 from asyncfeed.outputs import Outputs
 from asyncfeed.sizes import Size
 from asyncfeed.stages.base import Node
@@ -14,11 +15,14 @@ from asyncfeed.stages.cache import Cache
 from asyncfeed.stages.enumerate import Enumerate
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
+from asyncfeed.stages.scan import Scan
 from asyncfeed.stages.shuffle import Shuffle
 from asyncfeed.stages.split import split_stages
 from asyncfeed.stages.take import Skip, Take
 
 T_co = TypeVar("T_co", covariant=True)
+S = TypeVar("S")
+U = TypeVar("U")
 
 
 class Pipeline(Outputs, Calling[T_co]):
@@ -183,6 +187,35 @@ class Pipeline(Outputs, Calling[T_co]):
         parts = split_stages(self.source, self.stages, shares, seed, key)
         return tuple(Pipeline(self.source, stages) for stages in parts)
 
+    # -- state
+
+    @overload
+    def scan(self, fn: Callable[[S, T_co], Awaitable[tuple[S, U]]], initial: S) -> Pipeline[U]: ...
+    @overload
+    def scan(self, fn: Callable[[S, T_co], tuple[S, U]], initial: S) -> Pipeline[U]: ...
+    def scan(self, fn: Callable[[Any, Any], Any], initial: Any) -> Pipeline[Any]:
+        """Replace each item by the result of a function that carries a state from item to item.
+
+        This is TensorFlow's `scan`.
+
+        Args:
+            fn: A function `fn(state, item)` that returns `(next state, result)`. It is called for one item after
+                the other, a sync function on a thread, an async one on the loop.
+            initial: The state at the start of each epoch that the stage can see. Each epoch gets a copy of it.
+
+        Raises:
+            Exception: While the pipeline runs, the exception of `fn`. TypeError if it does not return a pair.
+
+        Order:
+            That of the items.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> list(af.items([1, 2, 3]).scan(lambda total, x: (total + x, total + x), 0).repeat(2))
+            [1, 3, 6, 1, 3, 6]
+        """
+        return self.then(Scan(fn, initial))
+
     # -- flow
 
     def prefetch(self, count: int) -> Pipeline[T_co]:
@@ -238,6 +271,27 @@ class Pipeline(Outputs, Calling[T_co]):
         return self.then(Cache(os.path.abspath(os.fspath(folder)), max_bytes, version))  # noqa: PTH100
 
     # -- stages of your own
+
+    def apply(self, fn: Callable[[Pipeline[T_co]], Pipeline[U]]) -> Pipeline[U]:
+        """Return `fn(pipeline)`: several stages under one name, in the order of the other calls.
+
+        Args:
+            fn: A function that gets this pipeline and returns another one.
+
+        Raises:
+            PipelineError: `fn` returns something else.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> def in_pairs(pipeline):
+            ...     return pipeline.shuffle(seed=1).batch(2)
+            >>> af.items(range(4)).apply(in_pairs)
+            items(range(0, 4)).shuffle(seed=1).batch(2)
+        """
+        made = fn(self)
+        if not isinstance(made, Pipeline):
+            raise PipelineError(f"apply: the function must return a pipeline, not {made!r}")
+        return made
 
     def then(self, node: Node) -> Pipeline[Any]:
         """Add a stage of your own. Every other method adds its stage in this way.

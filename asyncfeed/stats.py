@@ -11,6 +11,8 @@ NAME_WIDTH = 24
 
 CACHE = "cache: "
 """What the names of counts of a cache begin with. Reading from a cache is no slow path."""
+PACK = "pack: "
+"""What the names of counts of a `pack` begin with. They are no slow paths, either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ class FeedStats:
     number that "auto" has found."""
     slow_paths: tuple[tuple[str, int], ...] = ()
     """The slow paths that were taken, each with its stage, reason and number of times. Examples: batches whose
-    files were loaded one by one, and items that went to TensorFlow one by one. Also what a cache did, under names
-    that begin with "cache: "."""
+    files were loaded one by one, and items that went to TensorFlow one by one. Also what a cache and a `pack` did,
+    under names that begin with "cache: " and "pack: "."""
 
     def __str__(self) -> str:
         """Return the numbers as a table that is 54 characters wide."""
@@ -88,7 +90,7 @@ class FeedStats:
         rows += [(f"at a time: {name}", f"{count:,}", "") for name, count in self.concurrency]
         for name, count in self.slow_paths:
             if count:
-                rows.append((name if name.startswith(CACHE) else f"slow: {name}", f"{count:,}", ""))
+                rows.append((name if name.startswith((CACHE, PACK)) else f"slow: {name}", f"{count:,}", ""))
         return rows
 
 

@@ -22,6 +22,24 @@ def test_service() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("packing", "500 documents in 153 rows, 94.2% filled"),
+        ("mixing", "photos: 70%\ndrawings: 30%"),
+        ("time_series", "error on 20 windows: 0.11"),
+    ],
+)
+def test_short_examples(name: str, printed: str) -> None:
+    """The programs that people write first, each under 40 lines."""
+    script = DEMO.with_name(f"{name}.py")
+    assert len(script.read_text().splitlines()) < 40
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == printed
+    assert done.stderr == ""
+
+
 @pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("obstore", "localbucket"))), reason="needs obstore and localbucket"
 )

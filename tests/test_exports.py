@@ -21,8 +21,9 @@ threadsafe threadsafe_generator
 """.split()
 
 METHODS = """
-arrays batch bucket cache concat enqueue enumerate epochs explain filter flat_map indexed interleave load map open pad prefetch repeat shuffle size skip
-source split stages take then to_keras to_queue_runner to_tf to_torch unbatch window
+apply arrays batch bucket cache concat enqueue enumerate epochs explain filter flat_map indexed interleave load map
+map_batches open pack pad prefetch rebatch repeat scan shuffle size skip source split stages take then to_keras
+to_queue_runner to_tf to_torch unbatch window
 """.split()
 
 

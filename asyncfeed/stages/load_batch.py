@@ -25,7 +25,7 @@ from asyncfeed.stacking.pool import Pool, shared_pool
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch, Group
 from asyncfeed.stages.loading import Contents, ContentsReader
-from asyncfeed.stages.pad import Pad
+from asyncfeed.stages.pad import Pad, values_of
 from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, LayoutMismatch, Unread, fitting
 from asyncfeed.stages.steps import MemberError, Place, Step, Work
 from asyncfeed.stats import SlowPaths
@@ -159,7 +159,7 @@ class ReadBatch:
         batch: list[Any] = []
         lengths: list[Any] = []
         pad = self.padding
-        values = [None] * len(columns) if pad is None else fitting(pad.values, spec)
+        values = [None] * len(columns) if pad is None else fitting(values_of, "pad", pad.value, spec)
         for number, (column, value) in enumerate(zip(columns, values, strict=True)):
             where = Where(spec, number, place.name)
             true = None

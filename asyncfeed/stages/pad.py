@@ -62,9 +62,7 @@ class Pad(Node):
                     check_count("pad", name, size, least)
         if self.to is not None and self.multiple_of is not None:
             raise PipelineError("pad: `to` fixes the size, so `multiple_of` has no effect; give only one of them")
-        for value in flatten(self.value)[0]:
-            if np.ndim(value):
-                raise PipelineError(f"pad: value must be one number or text for each leaf, not {value!r}")
+        check_values("pad", self.value)
 
     def steps(self) -> Sequence[Step]:
         """Return the step that pads single samples. It is used if no batch has absorbed this node."""
@@ -93,7 +91,7 @@ class Pad(Node):
         """Return the padded batch of these columns, with the true lengths if they are asked for."""
         batch: list[NDArray[Any] | None] = []
         lengths: list[NDArray[np.int64] | None] = []
-        for number, (column, value) in enumerate(zip(columns, self.values(spec), strict=True)):
+        for number, (column, value) in enumerate(zip(columns, values_of("pad", self.value, spec), strict=True)):
             where = Where(spec, number, name)
             column = ready(column, where)
             if any(map(_has_axes, column)):
@@ -128,18 +126,6 @@ class Pad(Node):
                 row[...] = fill
                 row[tuple(map(slice, leaf.shape))] = leaf
         return out
-
-    def values(self, spec: Spec) -> list[Any]:
-        """Return the padding value of each leaf, for samples of this structure."""
-        values, given = flatten(self.value)
-        if given.is_leaf():
-            return values * spec.num_leaves
-        if given != spec:
-            raise ValueError(
-                f"pad: value is {layout(given)}, but the samples are {layout(spec)}; "
-                "give one number for all leaves, or one number for each leaf in the same structure"
-            )
-        return values
 
     def size_of(self, sample: Tree) -> int:
         """Return the total size in bytes of the sample's arrays after padding."""
@@ -182,7 +168,7 @@ class PadSample:
         leaves, spec = flatten(sample)
         padded: list[Any] = []
         lengths: list[np.int64 | None] = []
-        for number, (leaf, value) in enumerate(zip(leaves, self.pad.values(spec), strict=True)):
+        for number, (leaf, value) in enumerate(zip(leaves, values_of("pad", self.pad.value, spec), strict=True)):
             where = Where(spec, number, lambda _: place.name())
             if is_foreign(leaf):
                 leaf = to_array(leaf, partial(where.sample, 0))
@@ -218,7 +204,27 @@ def _has_axes(leaf: object) -> bool:
     return isinstance(leaf, np.ndarray) and leaf.ndim > 0
 
 
-def fill_value(value: object, dtype: np.dtype[Any], where: Where) -> Any:
+def check_values(stage: str, value: object) -> None:
+    """Raise if a value to fill up with is no number or text, or a tree of them."""
+    for each in flatten(value)[0]:
+        if np.ndim(each):
+            raise PipelineError(f"{stage}: value must be one number or text for each leaf, not {each!r}")
+
+
+def values_of(stage: str, value: object, spec: Spec) -> list[Any]:
+    """Return the value to fill up with for each leaf, for samples of this structure."""
+    values, given = flatten(value)
+    if given.is_leaf():
+        return values * spec.num_leaves
+    if given != spec:
+        raise ValueError(
+            f"{stage}: value is {layout(given)}, but the samples are {layout(spec)}; "
+            "give one number for all leaves, or one number for each leaf in the same structure"
+        )
+    return values
+
+
+def fill_value(value: object, dtype: np.dtype[Any], where: Where, stage: str = "pad") -> Any:
     """Return the value in this dtype.
 
     Raise ValueError if a whole number would be rounded or wrapped, or text cut off.
@@ -227,16 +233,16 @@ def fill_value(value: object, dtype: np.dtype[Any], where: Where) -> Any:
         return np.zeros((), dtype)[()]
     is_text = isinstance(value, (str, bytes))
     if is_text is not (dtype.kind in "US") and not (is_text and dtype.kind in "Mm"):
-        raise _no_value(value, str(dtype), where)
+        raise _no_value(value, str(dtype), where, stage)
     try:
         with np.errstate(all="ignore"):
             fill = np.asarray(value).astype(dtype)[()]
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"pad: value={value!r} cannot be converted to {dtype}, the dtype of {where.sample(0)} ({error})"
+            f"{stage}: value={value!r} cannot be converted to {dtype}, the dtype of {where.sample(0)} ({error})"
         ) from None
     if dtype.kind in "biuUS" and fill != value:
-        raise _no_value(value, str(dtype), where)
+        raise _no_value(value, str(dtype), where, stage)
     return fill
 
 
@@ -258,8 +264,8 @@ def _object_value(value: object, column: Column, where: Where) -> Any:
     return value if text is None else text()
 
 
-def _no_value(value: object, kind: str, where: Where) -> ValueError:
+def _no_value(value: object, kind: str, where: Where, stage: str = "pad") -> ValueError:
     return ValueError(
-        f"pad: value={value!r} is not {kind}, but {where.sample(0)} is; give a value of that type, "
+        f"{stage}: value={value!r} is not {kind}, but {where.sample(0)} is; give a value of that type, "
         "or a tree of values, one for each leaf"
     )

@@ -51,7 +51,7 @@ MAPS = ["map", "async map", "quick map", "noise", "late noise"]
 FILTERS = ["filter", "async filter"]
 FLAT = ["flat list", "flat lazy", "flat async"]
 PLACES = ["take", "skip", "repeat", "cut", "enumerate", "shuffle", "buffer shuffle", "take", "repeat"]
-OTHERS = ["batch", "prefetch", "zip", "concat"]
+OTHERS = ["batch", "rebatch", "prefetch", "zip", "concat"]
 RANDOM = ["noise", "late noise", "shuffle", "buffer shuffle"]
 ALL = MAPS + FILTERS + FLAT + PLACES + OTHERS
 FAILING = [f"failing {kind}" for kind in ("map", "async map", *FILTERS, *FLAT)]
@@ -255,6 +255,14 @@ def other(draw: st.DrawFn, case: Case, kind: str) -> Case:
             n, drop = draw(st.integers(1, 7)), kind == "batch" and draw(st.booleans())
             unbatched = p.batch(n, drop_remainder=drop).unbatch().map(int)
             return then(case, unbatched, rebatched(n, drop=drop), known=case.known and case.ordered)
+        case "rebatch":
+            m, n, drop = draw(st.integers(1, 7)), draw(st.integers(1, 7)), draw(st.booleans())
+            rows = p.batch(m).rebatch(n, drop_remainder=drop).unbatch().map(int)
+            first, second = rebatched(m, drop=False), rebatched(n, drop=drop)
+            return then(
+                case, rows, lambda items, epoch: second(first(items, epoch), epoch),
+                known=case.known and case.ordered,
+            )  # fmt: skip
         case "prefetch":
             return then(case, p.prefetch(draw(st.integers(1, 4))), lambda items, _: items)
         case "zip":

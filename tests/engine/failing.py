@@ -79,6 +79,20 @@ def raises_later(error: Callable[[], BaseException], bad: int = BAD) -> Callable
     return fn
 
 
+def scans(error: Callable[[], BaseException], bad: int = BAD) -> Callable[[int, int], tuple[int, int]]:
+    def fn(state: int, x: int) -> tuple[int, int]:
+        return state + 1, raises(error, bad)(x)
+
+    return fn
+
+
+def scans_later(error: Callable[[], BaseException], bad: int = BAD) -> Callable[[int, int], Any]:
+    async def fn(state: int, x: int) -> tuple[int, int]:
+        return state + 1, await raises_later(error, bad)(x)
+
+    return fn
+
+
 def generator(error: Callable[[], BaseException], bad: int = BAD) -> Callable[[], Iterator[int]]:
     """Return a source that fails; its iterator is a class, so the error comes out as it is."""
 
@@ -198,6 +212,7 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
     file = (f"{folder}/{BAD:02}.bin", BAD)
     twice = [x for x in before for _ in range(2)]
     ragged = [np.zeros(2 if x == BAD else 1) for x in range(COUNT)]
+    wide = [np.zeros((1, 2 if x == BAD else 1)) for x in range(COUNT)]
     dataset = Sequence(error)
     shuffled = list(numbers.shuffle(seed=7))
     place = shuffled.index(BAD)
@@ -307,6 +322,23 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
         "mix of sequences": Kind(
             lambda k: af.mix(af.items(dataset, concurrency=k), numbers, weights=[1, 0]), before, "mix(", *here
         ),
+        "scan": Kind(lambda _: numbers.scan(scans(error), 0), before, "scan(", *here),
+        "async scan": Kind(lambda _: numbers.scan(scans_later(error), 0), before, "scan(", *here),
+        "pack": Kind(
+            lambda _: af.items(ragged).pack(1).map(lambda row: len(row.values)), [1] * BAD, "pack(", *here
+        ),
+        "rows of a pack": Kind(
+            lambda _: af.items(wide).pack(2, bins=1).map(lambda row: len(row.values)), [2] * (BAD // 2), "pack(",
+            f"batch of number {BAD - 1} to number {BAD}", [BAD - 1, BAD],
+        ),  # fmt: skip
+        "rebatch": Kind(
+            lambda _: af.items(wide).rebatch(2).map(len), [2] * (BAD // 2), "rebatch(",
+            f"batch of number {BAD - 1}[0] to number {BAD}[0]", [(BAD - 1, 0), (BAD, 0)],
+        ),  # fmt: skip
+        "map_batches": Kind(
+            lambda k: numbers.map_batches(lambda b: raises(error)(b[1]) and b, 2, concurrency=k).map(int),
+            before[: BAD - 1], "map(", f"batch of number {BAD - 1} to number {BAD}", [BAD - 1, BAD],
+        ),  # fmt: skip
         "window": Kind(
             lambda _: af.items(lambda: iter(ragged)).window(2).map(len), [2] * (BAD - 1), "window(",
             f"batch of number {BAD - 1} to number {BAD}", [BAD - 1, BAD],

@@ -22,7 +22,7 @@ from tests.engine.failing import BAD, COUNT, Oops, draw, draw_on_thread, files, 
 
 KINDS = list(kinds(Path("/nowhere"), write=False))
 CONCURRENCY = ["auto", 1, 3, 64]
-UNLIKE = {"ragged batch", "window", "window by number"}
+UNLIKE = {"ragged batch", "window", "window by number", "pack", "rows of a pack", "rebatch"}
 """Kinds that fail because samples do not match: no function of the user's raises."""
 
 

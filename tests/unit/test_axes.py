@@ -47,6 +47,14 @@ def double(x: Any) -> Any:  # noqa: ANN401
         # A batch of one says nothing of the next.
         (IMAGES.batch(1), (1, 8, 6), (None, None, None)),
         (ROWS.batch(1, drop_remainder=True), (1, 8, 6), (1, 8, 6)),
+        # Rows of batches have been compared as those of the batches were.
+        (IMAGES.batch(4).rebatch(3), (3, 8, 6), (None, 8, 6)),
+        (IMAGES.batch(4).rebatch(3, drop_remainder=True), (3, 8, 6), (3, 8, 6)),
+        (IMAGES.rebatch(3, drop_remainder=True), (3, 6), (3, None)),
+        # Packing.
+        (IMAGES.pack(8), (8, 6), (8, None)),
+        (IMAGES.pack(8).batch(4, drop_remainder=True), (4, 8, 6), (4, 8, 6)),
+        (IMAGES.scan(lambda state, x: (state, x), 0), (8, 6), (None, None)),
         # Padding.
         (IMAGES.batch(4).pad(), (4, 8, 6), (None, None, None)),
         (IMAGES.batch(4).pad(to=8), (4, 8, 6), (None, 8, None)),
