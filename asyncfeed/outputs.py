@@ -180,6 +180,93 @@ class Outputs:
             memory_limit=memory_limit,
         )  # fmt: skip
 
+    def to_torch_dataset(
+        self, *, ranks: Literal["split", "same"] | None = None, dtype: Any = None, memory_limit: Size | None = None
+    ) -> Any:
+        """Return a `torch.utils.data.IterableDataset` of the batches, for `DataLoader(dataset, batch_size=None)`.
+
+        Each iteration is the next epoch, also with `persistent_workers`. Use no workers: the pipeline reads ahead
+        by itself. If the loader has workers, each runs the pipeline with its share. A batch then comes from one
+        worker, and reads no files of another. The order is that of a loader without workers, if each batch is made
+        of a fixed number of consecutive items.
+
+        Args:
+            ranks: What each rank of a process group gets. "split" gives each rank another share, of the same
+                number of batches; the rest is dropped. "same" gives each rank all batches: use it if another
+                library divides them, as Accelerate does.
+            dtype: As for `to_torch`.
+            memory_limit: As for `open`. Each worker has this limit.
+
+        Returns:
+            A dataset with a length, if the length is known. It can be pickled if the pipeline can. `set_epoch(n)`
+            makes `n` the next epoch.
+
+        Raises:
+            PipelineError: torch is missing, or an option is not valid. While it is iterated: there are several
+                ranks and no `ranks=`, or torch has no dtype for an array.
+
+        Order:
+            The order of the description. If a stage such as `filter` decides how many items there are, the items
+            before the first function are divided instead of the batches.
+
+        Memory:
+            As for `to_torch`. Workers send copies, through shared memory.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> dataset = af.items(range(5)).batch(2).to_torch_dataset()  # doctest: +SKIP
+            >>> loader = torch.utils.data.DataLoader(dataset, batch_size=None)  # doctest: +SKIP
+            >>> len(loader)  # doctest: +SKIP
+            3
+        """
+        from asyncfeed.bridges.torch_dataset import to_dataset
+
+        return to_dataset(self._pipeline, ranks=ranks, dtype=dtype, memory_limit=memory_limit)
+
+    def to_jax(
+        self, *, device: Any = None, sharding: Any = None, on_open: Callable[[Feed[Any]], None] | None = None,
+        memory_limit: Size | None = None,
+    ) -> PlacedBatches:  # fmt: skip
+        """Return the batches as arrays of JAX, to iterate with `for` or `async for`.
+
+        Each iteration is a run of its own, and the next epoch of a `shuffle`. Dropping the iterator stops the run.
+        The transfer of the next batch starts before the present batch is given out, if the next batch is ready.
+
+        Args:
+            device: The device of the arrays. The default is JAX's default device.
+            sharding: How arrays are divided among devices, instead of a device: a `jax.sharding.Sharding` for all
+                arrays, or a tree of them as `jax.device_put` takes it. The devices must belong to this process.
+            on_open: A function that is called with the feed of each run, for `stats()` and `failure`.
+            memory_limit: As for `open`.
+
+        Returns:
+            An iterable with a length, if the length is known. Arrays and NumPy scalars become arrays of JAX. Text
+            becomes str and lists of str. Python numbers, None and other objects stay as they are.
+
+        Raises:
+            PipelineError: JAX is missing, or an option is not valid. While the batches are drawn: JAX has no dtype
+                for an array.
+            ValueError: While the batches are drawn: a batch cannot be divided among the devices. Use
+                `drop_remainder` for the last batch.
+
+        Order:
+            The order of the description.
+
+        Memory:
+            On the CPU an array shares the memory of the batch, which is not used again while the array exists.
+            Otherwise the memory of the device holds the batch that was given out and the next one.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> [int(batch.sum()) for batch in af.items(range(5)).batch(2).to_jax()]  # doctest: +SKIP
+            [1, 5, 4]
+        """
+        from asyncfeed.bridges.jax_feed import to_batches
+
+        return to_batches(
+            self._pipeline, device=device, sharding=sharding, on_open=on_open, memory_limit=memory_limit
+        )
+
     def to_queue_runner(
         self, queue_or_enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,
         enqueue_many: bool | None = None, on_open: Callable[[Feed[Any]], None] | None = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from asyncfeed.bridges.device_feed import PlacedBatches, Placer
 from asyncfeed.bridges.run_factory import RunFactory
-from asyncfeed.bridges.torch_tensors import ToTensors, cast
+from asyncfeed.bridges.torch_tensors import ToTensors, cast, check_dtype
 from asyncfeed.errors import PipelineError
 from asyncfeed.extras import installed
 from asyncfeed.pipeline import Pipeline
@@ -63,11 +63,7 @@ def _check(torch: Any, pin_memory: Any, dtype: Any) -> None:
         raise PipelineError(f"to_torch: pin_memory must be True, False or 'auto', not {pin_memory!r}")
     if pin_memory is True and not torch.cuda.is_available():
         raise PipelineError("to_torch: pin_memory=True needs a GPU; 'auto' pins memory if the device is one")
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise PipelineError(
-            f"to_torch: dtype must be a floating-point dtype such as torch.float32, not {dtype!r}; it applies to "
-            "floating-point tensors only, as in Module.to"
-        )
+    check_dtype("to_torch", torch, dtype)
 
 
 def before_queues(pipeline: Pipeline[Any], fn: Callable[[Any], Any]) -> Pipeline[Any]:

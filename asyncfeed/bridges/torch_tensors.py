@@ -116,6 +116,15 @@ def cast(tensor: Any, dtype: Any) -> Any:
     return tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
 
 
+def check_dtype(method: str, torch: Any, dtype: Any) -> None:
+    """Raise if this is not a dtype of floating-point tensors, or None."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise PipelineError(
+            f"{method}: dtype must be a floating-point dtype such as torch.float32, not {dtype!r}; it applies to "
+            "floating-point tensors only, as in Module.to"
+        )
+
+
 def tensor_of(leaf: Any, torch: Any) -> Any:
     """Return the tensor of an array. Anything else is returned as it is."""
     if not isinstance(leaf, np.ndarray):
