@@ -55,6 +55,18 @@ def test_object_store() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+def test_torch_training() -> None:
+    """A model learns what its images show."""
+    script = DEMO.with_name("torch_training.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    right, _, rest = done.stdout.partition(" ")
+    assert rest == "of 128 images of the test part have the right label\n"
+    assert int(right) > 90
+    assert done.stderr == ""
+
+
 @pytest.mark.tensorflow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(

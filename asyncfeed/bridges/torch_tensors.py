@@ -58,13 +58,22 @@ def to_leaf(leaf: Any) -> Any:
         array = to_array(leaf, "a leaf".__str__)
     else:
         return leaf
-    if array.dtype.kind in TEXT_KINDS or (array.dtype.kind == "O" and _is_text(array)):
+    if array.dtype.kind in TEXT_KINDS:
         return array.tolist()
+    if array.dtype.kind == "O" and _is_text(array):
+        return _plain(array.tolist())
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _is_text(array: NDArray[Any]) -> bool:
     return all(isinstance(each, str | bytes) for each in array.flat)
+
+
+def _plain(texts: Any) -> Any:
+    """Return nested lists of text without the types of NumPy."""
+    if isinstance(texts, list):
+        return list(map(_plain, texts))
+    return texts.item() if isinstance(texts, np.generic) else texts
 
 
 def naming(method: str, fn: Any, tree: Any) -> Any:

@@ -133,6 +133,8 @@ def test_text_becomes_str_and_lists_of_str() -> None:
     assert one(np.str_("a")) == "a"
     assert type(one(np.str_("a"))) is str
     assert one("a") == "a"
+    (texts,) = af.items([np.str_("a"), np.str_("b")]).batch(2).to_torch()
+    assert [type(each) for each in texts] == [str, str]
 
 
 def test_arrays_of_different_lengths_become_a_list_of_tensors() -> None:

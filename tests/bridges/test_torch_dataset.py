@@ -110,6 +110,14 @@ def test_a_length_that_is_not_known_is_a_type_error() -> None:
     assert len(list(dataset)) == 8
 
 
+def test_accelerate_takes_a_loader() -> None:
+    """It wraps the loader, and each iteration is still the next epoch."""
+    accelerate = pytest.importorskip("accelerate")
+    dataset = numbered().to_torch_dataset(ranks="same")
+    loader = accelerate.Accelerator(cpu=True).prepare(data.DataLoader(dataset, batch_size=None))
+    assert [lists(loader) for _ in range(2)] == [lists(epoch) for epoch in numbered().epochs(2)]
+
+
 # -- ranks
 
 

@@ -255,6 +255,17 @@ async def shared_words(text: str) -> AsyncIterator[str]:
     yield text
 
 
+def check_tensors() -> None:
+    pairs = af.arrays([1.0], [2]).batch(2)
+    assert_type(len(pairs.to_torch(device="cuda", pin_memory=False)), int)
+    with iter(pairs.to_jax()) as batches:
+        assert_type(batches.feed.stats().batches, int)
+    pairs.to_torch_dataset(ranks="split")
+    pairs.to_torch("cuda")  # type: ignore[call-arg]
+    pairs.to_torch(pin_memory="always")  # type: ignore[arg-type]
+    pairs.to_torch_dataset(ranks="all")  # type: ignore[arg-type]
+
+
 def check_sharing() -> None:
     assert_type(next(shared_numbers(3)), int)
     assert_type(next(af.threadsafe([1.5])), float)
