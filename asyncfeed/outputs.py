@@ -166,7 +166,8 @@ class Outputs:
         Memory:
             On the CPU a tensor shares the memory of its array, which is not used again while the tensor exists.
             Arrays that are read-only, not aligned, not in native byte order or with negative strides are copied.
-            On CUDA, the memory of the device holds the batch that was given out and the next one.
+            On CUDA, the memory of the device holds the batch that was given out and the next one, if that has at
+            most a sixteenth of the memory limit.
 
         Example:
             >>> import asyncfeed as af
@@ -254,7 +255,8 @@ class Outputs:
 
         Memory:
             On the CPU an array shares the memory of the batch, which is not used again while the array exists.
-            Otherwise the memory of the device holds the batch that was given out and the next one.
+            Otherwise the memory of the device holds the batch that was given out and the next one, if that has at
+            most a sixteenth of the memory limit.
 
         Example:
             >>> import asyncfeed as af
