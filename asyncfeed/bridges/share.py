@@ -203,8 +203,10 @@ def _gathers_whole(node: Node) -> int:
 
 
 def _keeps_places(node: Node) -> bool:
-    """Return whether each item that comes out is made from the item at its place."""
-    return node.one_to_one or node.is_queue or (node.pads and node.gathers() == 1)
+    """Return whether each item that comes out is made from the item at its place, and from no other."""
+    if node.one_to_one:  # a `scan` is, but it has a state
+        return not any(isinstance(step, Algorithm) for step in node.steps())
+    return node.is_queue or (node.pads and node.gathers() == 1)
 
 
 def _works(node: Node) -> bool:
@@ -213,10 +215,10 @@ def _works(node: Node) -> bool:
 
 
 def _counts(node: Node) -> bool:
-    """Return whether a stage counts items, so that it must see the items of all processes."""
-    if node.one_to_one or node.is_queue or (node.arranges and not node.counts):
+    """Return whether a stage counts items or has a state, so that it must see the items of all processes."""
+    if _keeps_places(node) or (node.arranges and not node.counts):
         return False
-    return node.gathers() == 1 and not _works(node)
+    return node.one_to_one or (node.gathers() == 1 and not _works(node))
 
 
 def _length(stages: Sequence[Node], count: int) -> int | None:

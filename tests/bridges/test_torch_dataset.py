@@ -192,6 +192,8 @@ WHOLE = {
     "across epochs": af.items(range(7)).shuffle().repeat(3).map(double).batch(4),
     "padded": af.items([np.ones(each % 4) for each in range(20)]).batch(3).pad(),
     "counted after work": af.items(range(30)).filter(double).take(20).batch(3),
+    "state": af.items(range(30)).map(double).scan(lambda total, x: (total + x, total + x), 0).batch(4),
+    "state after batches": af.items(range(30)).batch(4).scan(lambda total, x: (total + x.sum(), total), 0),
     "little": af.items(range(2)).batch(3),
 }
 
