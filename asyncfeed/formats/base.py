@@ -13,13 +13,14 @@ The methods that a decoder has say what it can do:
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from asyncfeed.reading.compression import Compressed, as_compression
 from asyncfeed.reading.file import GIVEN, Bytes, File
 
 if TYPE_CHECKING:
@@ -143,29 +144,58 @@ class StreamDecoder(Generic[T_co]):
     """Turns the bytes of a file into many samples. Only a few of them are in memory at a time.
 
     Use it as `files(...).flat_map(decoder)`. Subclasses are frozen dataclasses that can be pickled. Decoders with
-    equal fields are equal. Subclasses define `samples`. If the bytes are not what the format asks for, `samples`
-    raises `Corrupt` and names the file.
+    equal fields are equal. Subclasses define `samples`, or `groups` if samples are small. If the bytes are not
+    what the format asks for, these raise `Corrupt` and name the file.
+
+    With `compression="auto"`, or the name of a format, the stream has the decompressed bytes.
 
     Called with a file or with bytes, a decoder returns an async generator of the samples. The file is closed after
     the last sample, and when the generator is closed or cancelled.
     """
 
     name: ClassVar[str]
+    compression: Compressed = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        as_compression(self.compression)
 
     def samples(self, stream: ByteStream) -> AsyncGenerator[T_co]:
         """Yield the samples of a file. This is an async generator. It may be closed before its end."""
         raise NotImplementedError
 
+    async def groups(self, stream: ByteStream) -> AsyncGenerator[list[T_co]]:
+        """Yield lists of samples, for example those of one block. By default each list has one sample.
+
+        A pipeline waits once for each list. So lists are faster if decoding a sample takes microseconds. The
+        samples before an error must be yielded before it is raised.
+        """
+        async with aclosing(self.samples(stream)) as samples:
+            async for sample in samples:
+                yield [sample]
+
     async def __call__(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[T_co]:
         """Yield the samples in a file, or in the contents of a file that you have read yourself."""
+        async with aclosing(self.in_groups(source)) as groups:
+            async for group in groups:
+                for sample in group:
+                    yield sample
+
+    async def in_groups(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[list[T_co]]:
+        """Yield lists of the samples in a file, or in the contents of a file."""
         from asyncfeed.reading.stream import opened  # noqa: PLC0415 - descriptions must not import asyncio
 
-        async with opened(source) as stream, aclosing(self.samples(stream)) as samples:
-            async for sample in samples:
-                yield sample
+        compression = as_compression(self.compression)
+        async with opened(source, compression) as stream, aclosing(self.groups(stream)) as groups:
+            async for group in groups:
+                yield group
 
     def __repr__(self) -> str:
         return _show(self, self.name)
+
+
+def in_groups(fn: object) -> Callable[..., AsyncGenerator[list[Any]]] | None:
+    """Return the function of a decoder that yields lists of samples. None if `fn` is something else."""
+    return fn.in_groups if isinstance(fn, StreamDecoder) else None
 
 
 def _show(decoder: Any, name: str) -> str:

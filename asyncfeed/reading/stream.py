@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 
 import numpy as np
 
 from asyncfeed.errors import Corrupt
+from asyncfeed.reading.compression import Compression
+from asyncfeed.reading.decompressed import decompressed
 from asyncfeed.reading.file import GIVEN, Bytes, File
 from asyncfeed.reading.reader import AsyncReader, Store
 from asyncfeed.reading.scope import current, new_reader
@@ -65,23 +67,28 @@ class ByteStream:
 @asynccontextmanager
 async def opened(
     source: File | str | os.PathLike[str] | bytes | bytearray | memoryview | Bytes,
+    compression: Compression | None = None,
 ) -> AsyncIterator[ByteStream]:
     """Return an async context manager that gives the `ByteStream` of a file, or of bytes in memory.
+
+    With a `compression`, the stream has the decompressed bytes.
 
     In a run the run's reader reads the file, on the run's threads if the file is local. Outside a run a reader is
     made for this use and closed after it, and the threads are those of the loop's default executor.
     """
-    if isinstance(source, (bytes, bytearray, memoryview, np.ndarray)):
-        yield ByteStream(File(GIVEN), _given(bytes(source)))
-        return
-    file = source if isinstance(source, File) else File(os.fspath(source))
-    scope = current.get()
-    if scope is not None:
-        reader = await scope.async_reader(file.store)
-        async with aclosing(reader.stream(file)) as blocks:
-            yield ByteStream(file, blocks)
-        return
-    async with _own_reader(file.store) as reader, aclosing(reader.stream(file)) as blocks:
+    async with AsyncExitStack() as closing:
+        if isinstance(source, (bytes, bytearray, memoryview, np.ndarray)):
+            file, blocks = File(GIVEN), _given(bytes(source))
+        else:
+            file = source if isinstance(source, File) else File(os.fspath(source))
+            scope = current.get()
+            if scope is None:
+                reader = await closing.enter_async_context(_own_reader(file.store))
+            else:
+                reader = await scope.async_reader(file.store)
+            blocks = await closing.enter_async_context(aclosing(reader.stream(file)))
+        if compression is not None:
+            blocks = await closing.enter_async_context(aclosing(decompressed(file.path, blocks, compression)))
         yield ByteStream(file, blocks)
 
 

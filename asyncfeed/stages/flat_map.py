@@ -9,6 +9,7 @@ from typing import Any
 from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
+from asyncfeed.formats.base import in_groups
 from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.steps import Concurrency, Work
@@ -43,11 +44,14 @@ class FlatMap(Node):
 
     def steps(self) -> Sequence[Work]:
         """Return one step, which calls the function for each item."""
+        groups = in_groups(self.fn)
+        fn = groups or self.fn
         return [
             Work(
-                self.fn,
-                "async" if is_async(self.fn) else "thread",
+                fn,
+                "async" if is_async(fn) else "thread",
                 shape="flat",
+                grouped=groups is not None,
                 concurrency=self.concurrency,
                 ordered=self.ordered,
                 skip=skip_of(self.on_error, self.skip_limit),

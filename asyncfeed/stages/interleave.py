@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
+from asyncfeed.formats.base import in_groups
 from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.stages.base import Node, check_count
 from asyncfeed.stages.steps import Turns, Work
@@ -43,11 +44,14 @@ class Interleave(Node):
 
         The step makes one call for each item. Up to `cycle` items are open, and `AHEAD` more are opened ahead.
         """
+        groups = in_groups(self.fn)
+        fn = groups or self.fn
         return [
             Work(
-                self.fn,
-                "async" if is_async(self.fn) else "thread",
+                fn,
+                "async" if is_async(fn) else "thread",
                 shape="flat",
+                grouped=groups is not None,
                 concurrency=self.cycle + AHEAD,
                 turns=Turns(self.cycle, self.block),
                 skip=skip_of(self.on_error, self.skip_limit),

@@ -205,6 +205,8 @@ class Work:
     turns: Turns | None = None
     """For shape "flat": how the children of several items take turns. None sends all children of an item
     together."""
+    grouped: bool = False
+    """For shape "flat": whether the function is an async generator that yields lists of children, not children."""
     skip: Skip | Callable[[Failure], bool] | None = None
     """What decides whether a failed item is left out. If it is None, a failure ends the run."""
     cost: Callable[[Any], int | None] | None = None

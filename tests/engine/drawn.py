@@ -13,6 +13,7 @@ from asyncfeed.randomness import stage_seed
 from tests.engine import in_worker
 from tests.engine.drawn_functions import (
     Fails,
+    Groups,
     at_once,
     copies,
     countdown,
@@ -49,7 +50,7 @@ from tests.engine.model import (
 
 MAPS = ["map", "async map", "quick map", "noise", "late noise"]
 FILTERS = ["filter", "async filter"]
-FLAT = ["flat list", "flat lazy", "flat async"]
+FLAT = ["flat list", "flat lazy", "flat async", "flat groups"]
 PLACES = ["take", "skip", "repeat", "cut", "enumerate", "shuffle", "buffer shuffle", "take", "repeat"]
 OTHERS = ["batch", "rebatch", "prefetch", "zip", "concat"]
 RANDOM = ["noise", "late noise", "shuffle", "buffer shuffle"]
@@ -185,6 +186,8 @@ def one_more(draw: st.DrawFn, case: Case, kinds: list[str] = ALL, *, ordered: bo
             return then(case, p.flat_map(countdown, **how), expanded(countdown))
         case "flat async":
             return then(case, p.flat_map(ticks, **how), expanded(lambda x: range((x + 1) % 3)))
+        case "flat groups":
+            return then(case, p.flat_map(Groups(copies), **how), expanded(copies))
     return case
 
 
@@ -204,6 +207,7 @@ def failing_stage(draw: st.DrawFn, case: Case, kind: str, how: dict[str, Any]) -
         "flat list": ("flat_map", fails.lists, expanded(fails.lists, skips)),
         "flat lazy": ("flat_map", fails.yields, expanded(fails.yields, skips)),
         "flat async": ("flat_map", fails.yields_later, expanded(fails.yields, skips)),
+        "flat groups": ("flat_map", Groups(fails.yields), expanded(fails.yields, skips)),
     }[kind]
     pipeline = getattr(case.pipeline, method)(fn, **how, **options)
     return with_policy(case, pipeline, meaning, skips, fails=case.fails or skips is None or skips.limit < math.inf)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from asyncfeed.formats import StreamDecoder
 from tests.engine.failing import Oops
 
 
@@ -55,6 +57,28 @@ async def ticks(x: int) -> Any:
     for tick in range((x + 1) % 3):
         await asyncio.sleep(tick / 1000)
         yield tick
+
+
+@dataclass(frozen=True, repr=False)
+class Groups(StreamDecoder[int]):
+    """A decoder that yields the children of a number in groups of up to two."""
+
+    name = "groups"
+    fn: Callable[[int], Iterable[int]] = copies
+
+    async def in_groups(self, source: Any, /) -> AsyncGenerator[list[int]]:
+        await asyncio.sleep(source % 3 / 1000)
+        group = []
+        try:
+            for child in self.fn(source):
+                group.append(child)
+                if len(group) == 2:
+                    yield group
+                    group = []
+        except Oops:
+            yield group
+            raise
+        yield group
 
 
 class Fails:

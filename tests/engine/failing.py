@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import asyncfeed as af
+from asyncfeed.formats import StreamDecoder
 
 COUNT, BAD = 40, 17
 
@@ -175,6 +177,20 @@ def flat_lazy(error: Callable[[], BaseException]) -> Callable[[int], Iterator[in
     return fn
 
 
+@dataclass(frozen=True, repr=False)
+class FlatGroups(StreamDecoder[int]):
+    """A decoder that yields groups, of numbers instead of files."""
+
+    name = "groups"
+    error: Callable[[], BaseException] = Exception
+
+    async def in_groups(self, source: Any, /) -> AsyncGenerator[list[int]]:
+        yield [source]
+        await asyncio.sleep(source % 3 / 1000)
+        yield []
+        yield [raises(self.error)(source)]
+
+
 def flat_async(error: Callable[[], BaseException]) -> Callable[[int], AsyncIterator[int]]:
     async def fn(x: int) -> AsyncIterator[int]:
         yield x
@@ -290,6 +306,9 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
         ),
         "async flat_map": Kind(
             lambda k: numbers.flat_map(flat_async(error), concurrency=k), [*twice, BAD], "flat_map(", *here
+        ),
+        "grouped flat_map": Kind(
+            lambda k: numbers.flat_map(FlatGroups(error), concurrency=k), [*twice, BAD], "flat_map(", *here
         ),
         "interleave": Kind(
             lambda _: numbers.interleave(flat(error), cycle=2, block=2), twice, "interleave(", *here

@@ -168,15 +168,18 @@ class Expanding(Executor):
             raise TypeError(message)
 
     async def _expand_on_loop(self, expansion: Expansion, iterator: AsyncIterator[Any]) -> None:
+        grouped, count = self.operator.work.grouped, 1
         while not expansion.unwanted:
-            await self._admit(expansion, 1)
+            await self._admit(expansion, count)
             try:
-                child = await anext(iterator)
+                made = await anext(iterator)
                 raise_if_cancelled()
             except StopAsyncIteration:
                 return
-            await self._add_children(expansion, [child])
-            del child
+            if grouped:  # the next group is expected to be as large as this one
+                count = max(1, min(len(made), GROUP_BYTES // max(1, self._child_bytes or GROUP_BYTES)))
+            await self._add_children(expansion, made if grouped else [made])
+            del made
 
     async def _expand_on_thread(self, expansion: Expansion, made: Iterable[Any]) -> None:
         operator = self.operator
