@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from asyncfeed.coordinator import Coordinator
     from asyncfeed.epochs import Epoch, Epochs
     from asyncfeed.feed import Feed
+    from asyncfeed.formats.json_lines import json_lines
     from asyncfeed.formats.lines import lines
     from asyncfeed.formats.npy import npy
     from asyncfeed.formats.npz import npz
@@ -72,6 +73,7 @@ __all__ = [
     "files",
     "items",
     "json",
+    "json_lines",
     "lines",
     "mix",
     "npy",
@@ -94,6 +96,7 @@ _LATER = {
     "Feed": "asyncfeed.feed",
     "FeedStats": "asyncfeed.stats",
     "json": "asyncfeed.formats.text",
+    "json_lines": "asyncfeed.formats.json_lines",
     "lines": "asyncfeed.formats.lines",
     "npy": "asyncfeed.formats.npy",
     "npz": "asyncfeed.formats.npz",

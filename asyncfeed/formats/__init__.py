@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from asyncfeed.formats.base import Decoder, Header, Layout, StreamDecoder
+from asyncfeed.reading.compression import Compression
 
-__all__ = ["Decoder", "Header", "Layout", "StreamDecoder"]
+__all__ = ["Compression", "Decoder", "Header", "Layout", "StreamDecoder"]

@@ -4,82 +4,180 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, overload
 
-from asyncfeed.errors import Corrupt
+from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.base import Data, StreamDecoder
+from asyncfeed.reading.compression import Compressed
+from asyncfeed.reading.copies import on_thread
 from asyncfeed.reading.file import File
-from asyncfeed.reading.stream import ByteStream, opened
+from asyncfeed.reading.stream import ByteStream
+
+T_co = TypeVar("T_co", covariant=True)
+MAX_LINE: Final = 1 << 24
+Source = File | str | os.PathLike[str] | Data
+"""What a stream decoder may be called with."""
+
+
+class Found(NamedTuple):
+    """What was found in a part of a file."""
+
+    samples: list[Any]
+    lines: int
+    """Number of lines in this part."""
+    error: Corrupt | None = None
+    """What is wrong after these samples."""
 
 
 @dataclass(frozen=True, repr=False)
-class Lines(StreamDecoder[str]):
+class LineDecoder(StreamDecoder[T_co]):
+    """Cuts a file into parts that end with a line, and turns each part into samples.
+
+    Subclasses define `decode`. It runs on a thread if a part has more than `inline` bytes.
+    """
+
+    inline: ClassVar[int] = 1 << 12
+    """Bytes that are decoded on the loop, in at most about 0.1 ms. A call on a thread takes about 0.05 ms."""
+    max_line: int = MAX_LINE
+    compression: Compressed = field(default="auto", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.max_line) is not int or self.max_line < 1:
+            raise PipelineError(
+                f"{self.name}: max_line must be a whole number of at least 1, not {self.max_line!r}"
+            )
+
+    def with_options(self, max_line: int | None, compression: Compressed) -> Self:
+        """Return this decoder with the options that were given: all but the defaults None and "auto"."""
+        decoder = self
+        if max_line is not None:
+            decoder = replace(decoder, max_line=max_line)
+        if compression != "auto":
+            decoder = replace(decoder, compression=compression)
+        return decoder
+
+    def decode(self, part: bytes, path: str, number: int) -> Found:
+        """Return the samples of whole lines. `number` is the number of the first line."""
+        raise NotImplementedError
+
+    async def groups(self, stream: ByteStream) -> AsyncGenerator[list[T_co]]:
+        """Yield the samples of one part after the other."""
+        path, number, rest = stream.file.path, 1, bytearray()
+        ended = False
+        while not ended:
+            block = await stream.block()
+            ended = not block
+            stop = block.rfind(b"\n") + 1
+            if stop or (ended and rest):
+                part = bytes(rest) + block[:stop] if rest else block[:stop]
+                rest = bytearray(block[stop:])
+                threaded = len(part) > self.inline
+                found = (
+                    await on_thread(self.decode, part, path, number)
+                    if threaded
+                    else self.decode(part, path, number)
+                )
+                number += found.lines
+                if found.samples:
+                    yield found.samples
+                if found.error is not None:
+                    raise found.error
+            else:
+                rest += block
+            if len(rest) > self.max_line:
+                raise too_long(path, number, self.max_line)
+
+
+@dataclass(frozen=True, repr=False)
+class Lines(LineDecoder[str]):
     r"""The lines of a UTF-8 text file, without their ends (`\n` or `\r\n`).
 
-    Use it as `files("*.txt").flat_map(lines)`. Called with a file, or with the bytes of one, `lines` returns an
-    async generator.
+    Use it as `files("*.txt").flat_map(lines)`. The file may be compressed.
 
     Raises:
-        Corrupt: A line has more than `max_line` bytes, or is not UTF-8.
+        Corrupt: A line has more than `max_line` bytes or is not UTF-8, or the compressed data is damaged.
 
     Memory:
-        A file is read in blocks (64 KB of a local one), so memory is bounded by the longest line.
+        A file is read in blocks (64 KB of a local one), and decompressed in pieces of 256 KB. So memory is bounded
+        by these and by the longest line.
 
     Example:
         >>> lines("notes.txt")  # doctest: +ELLIPSIS
         <async_generator object ...>
+        >>> lines(compression="gzip")
+        lines(compression='gzip')
     """
 
     name = "lines"
-    max_line: int = 1 << 24
+    inline = 1 << 16
 
-    async def __call__(
-        self, file: File | str | os.PathLike[str] | Data, *, max_line: int | None = None
-    ) -> AsyncGenerator[str]:
-        """Yield the lines of a file, or of the contents of a file that you have read yourself.
+    @overload
+    def __call__(
+        self, file: Source, /, *, max_line: int | None = ..., compression: Compressed = ...
+    ) -> AsyncGenerator[str]: ...
+    @overload
+    def __call__(self, *, max_line: int | None = ..., compression: Compressed = ...) -> Lines: ...
+    def __call__(
+        self, *file: Source, max_line: int | None = None, compression: Compressed = "auto"
+    ) -> AsyncGenerator[str] | Lines:
+        """Return a decoder with these options; with a file, an async generator of its lines.
 
         Args:
-            file: A file, its path, or its bytes.
+            *file: A file, its path, or its bytes, instead of options alone.
             max_line: Number of bytes that a line may have. A longer one is `Corrupt`.
+            compression: "auto" tells gzip, zstd, lz4, xz and bz2 from the first bytes. None is a file that is not
+                compressed. The name of a format expects it. A `Compression` also limits what may come out.
         """
-        decoder = self if max_line is None else replace(self, max_line=max_line)
-        async with opened(file) as stream, aclosing(decoder.samples(stream)) as found:
-            async for line in found:
-                yield line
+        decoder = self.with_options(max_line, compression)
+        return super(Lines, decoder).__call__(*file) if file else decoder
 
-    async def samples(self, stream: ByteStream) -> AsyncGenerator[str]:
-        """Yield the lines of a file."""
-        path, max_line = stream.file.path, self.max_line
-        number = 1
-        rest = bytearray()
-        while block := await stream.block():
-            *whole, tail = block.split(b"\n")
-            for line in whole:
-                if rest:
-                    rest += line
-                    line, rest = bytes(rest), bytearray()
-                yield _decode(line, path, number, max_line)
-                number += 1
-            rest += tail
-            if len(rest) > max_line:
-                raise _too_long(path, number, max_line)
-        if rest:
-            yield _decode(bytes(rest), path, number, max_line)
+    def decode(self, part: bytes, path: str, number: int) -> Found:
+        """Return lines without their ends."""
+        texts, error = split(part, path, number, self.max_line)
+        return Found(texts, len(texts), error)
 
 
 lines = Lines()
 
 
+def split(part: bytes, path: str, number: int, max_line: int) -> tuple[list[str], Corrupt | None]:
+    """Return the lines in whole lines of UTF-8, and the error that follows them."""
+    if len(part) <= max_line:  # so that no line is longer
+        try:
+            text = part.decode("utf-8")
+        except UnicodeDecodeError:
+            pass  # found below
+        else:
+            found = text.split("\n")
+            if not found[-1]:
+                found.pop()
+            return ([line.removesuffix("\r") for line in found] if "\r" in text else found), None
+    found = []
+    try:
+        for line in part.removesuffix(b"\n").split(b"\n"):
+            found.append(_decode(line, path, number + len(found), max_line))
+    except Corrupt as error:
+        return found, error
+    return found, None
+
+
 def _decode(line: bytes, path: str, number: int, max_line: int) -> str:
     if len(line) > max_line:
-        raise _too_long(path, number, max_line)
+        raise too_long(path, number, max_line)
     try:
         return line.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
-        where = f"byte 0x{line[error.start]:02x} at offset {error.start} of line {number}"
-        raise Corrupt(f"{path} is not utf-8: {where} ({error.reason})") from error
+        raise not_utf8(error, path, number) from error
 
 
-def _too_long(path: str, number: int, max_line: int) -> Corrupt:
+def not_utf8(error: UnicodeDecodeError, path: str, number: int) -> Corrupt:
+    """Return the error of a line that is not UTF-8."""
+    where = f"byte 0x{error.object[error.start]:02x} at offset {error.start} of line {number}"
+    return Corrupt(f"{path} is not utf-8: {where} ({error.reason})")
+
+
+def too_long(path: str, number: int, max_line: int) -> Corrupt:
+    """Return the error of a line that has too many bytes."""
     return Corrupt(f"{path}: line {number} is longer than {max_line} bytes; is it a text file? (max_line=...)")
