@@ -90,7 +90,7 @@ def _not_json(file: File, error: ValueError) -> Corrupt:
         if error.msg == "Extra data" and error.doc[: error.pos].rstrip(" \t").endswith("\n"):
             return Corrupt(
                 f"{file.path} is not one JSON document: another follows on line {error.lineno}. For one on each "
-                "line write files(...).flat_map(lines).map(json.loads), with asyncfeed's lines and Python's json"
+                "line write files(...).flat_map(json_lines)"
             )
         what = error.msg.partition(":")[0]
         return Corrupt(f"{file.path} is not JSON: {what} at line {error.lineno} column {error.colno}")

@@ -46,7 +46,8 @@ def check_fn(stage: str, fn: object) -> None:
     """Raise if `fn` is not a function of one item that returns one result."""
     if not callable(fn):
         raise PipelineError(f"{stage}: the function must be callable, not {fn!r}")
-    if _is(inspect.isgeneratorfunction, fn) or _is(inspect.isasyncgenfunction, fn):
+    yields = getattr(fn, "in_groups", fn)  # a decoder of many samples is a generator function, too
+    if _is(inspect.isgeneratorfunction, yields) or _is(inspect.isasyncgenfunction, yields):
         raise PipelineError(f"{stage}: {fn!r} is a generator function; use flat_map(fn) to get what it yields")
 
 
