@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from asyncfeed.formats.npy import npy
     from asyncfeed.formats.npz import npz
     from asyncfeed.formats.raw import raw
+    from asyncfeed.formats.tar import tar
     from asyncfeed.formats.text import json, text
     from asyncfeed.stats import FeedStats
     from asyncfeed.threadsafety import threadsafe, threadsafe_generator
@@ -83,6 +84,7 @@ __all__ = [
     "raw",
     "register_size",
     "table",
+    "tar",
     "text",
     "threadsafe",
     "threadsafe_generator",
@@ -103,6 +105,7 @@ _LATER = {
     "pydataset": "asyncfeed.bridges.pydataset",
     "queue_dataset": "asyncfeed.bridges.tf_queue_dataset",
     "raw": "asyncfeed.formats.raw",
+    "tar": "asyncfeed.formats.tar",
     "text": "asyncfeed.formats.text",
     "threadsafe": "asyncfeed.threadsafety",
     "threadsafe_generator": "asyncfeed.threadsafety",
