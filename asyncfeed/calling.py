@@ -330,7 +330,9 @@ class Calling(Batching[T_co]):
 
         Args:
             fn: A function of the item that returns an iterable or an async iterable. The function may be async. A
-                decoder such as `lines` is allowed, too.
+                decoder such as `lines` is allowed, too. With `tar(indexed=True)`, the samples are reached by
+                number: then `shuffle` and `split` may follow and are exact over all files, each sample is read by
+                itself, and the other options are for samples, not for files.
             concurrency: Number of items that are open at a time. "auto" finds it.
             ordered: False sends elements as they are ready.
             on_error: "raise" or "skip", as for `map`.

@@ -55,6 +55,7 @@ FOR_THE_LOOP = {
     "reading/request.py",
     "reading/retrying.py",
     "reading/copies.py",
+    "reading/record_scan.py",
 }
 # Stages decide and decoders decode; what they work on is opened and read by `reading`.
 NO_IO = {"stages", "formats"}

@@ -10,6 +10,7 @@ from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.formats.base import in_groups
+from asyncfeed.formats.records import RecordDecoder
 from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.stages.base import Node, check_count
 from asyncfeed.stages.steps import Turns, Work
@@ -35,6 +36,11 @@ class Interleave(Node):
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise PipelineError(f"interleave: the function must be callable, not {self.fn!r}")
+        if isinstance(self.fn, RecordDecoder) and self.fn.indexed is not False:
+            raise PipelineError(
+                "interleave: it mixes streams, so indexed= has no use here: leave it out, or write "
+                f"flat_map({self.fn!r}).shuffle()"
+            )
         check_count("interleave", "cycle", self.cycle, 1)
         check_count("interleave", "block", self.block, 1)
         check_policy("interleave", "auto", self.on_error, self.skip_limit)

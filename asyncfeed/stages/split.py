@@ -249,7 +249,7 @@ def _check(shares: Sequence[float], seed: int, key: Callable[[Any], Any] | None)
 def _by_key(source: Source, stages: tuple[Node, ...]) -> By:
     indexed, rest = fold(source, stages)
     listed = indexed is not None and not rest and indexed.on_thread is None
-    return "list" if listed and _reshuffles(source, stages) is None else "key"
+    return "list" if listed and reshuffles(source, stages) is None else "key"
 
 
 def _by_place(source: Source, stages: tuple[Node, ...]) -> By:
@@ -262,7 +262,7 @@ def _by_place(source: Source, stages: tuple[Node, ...]) -> By:
     # Items keep their positions in a shuffle buffer. A merge gives its items new positions, so any shuffle in its
     # inputs counts.
     exact = [node for node in stages if not (isinstance(node, Shuffle) and not node.exact)]
-    mixes = _reshuffles(source, exact)
+    mixes = reshuffles(source, exact)
     if mixes is not None:
         raise PipelineError(
             f"split: .{mixes} before split gives an item another place in each epoch, so the parts would share "
@@ -272,12 +272,12 @@ def _by_place(source: Source, stages: tuple[Node, ...]) -> By:
     return "index" if any(_splits_at(source, stages, at) for at in range(len(stages) + 1)) else "ordinal"
 
 
-def _reshuffles(source: Source, stages: Sequence[Node]) -> Node | None:
+def reshuffles(source: Source, stages: Sequence[Node]) -> Node | None:
     """Return the first stage that changes the places of items from epoch to epoch, or None."""
     for node in stages:
         if isinstance(node, Shuffle) and node.reshuffle:
             return node
-    return next(filter(None, (_reshuffles(each.source, each.stages) for each in source.inputs)), None)
+    return next(filter(None, (reshuffles(each.source, each.stages) for each in source.inputs)), None)
 
 
 def _splits_at(source: Source, stages: tuple[Node, ...], place: int) -> bool:
