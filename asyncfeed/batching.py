@@ -49,33 +49,41 @@ class Batching(Running[T_co]):
     @overload
     def batch(
         self: Batching[Unknown], size: int, *, drop_remainder: bool = ..., collate: None = ...,
+        timeout: float | None = ...,
     ) -> Pipeline[Any]: ...  # fmt: skip
     @overload
     def batch(
         self: Batching[_Leaf], size: int, *, drop_remainder: bool = ..., collate: None = ...,
+        timeout: float | None = ...,
     ) -> Pipeline[NDArray[Any]]: ...  # fmt: skip
     @overload
     def batch(
         self: Batching[tuple[object, object]], size: int, *, drop_remainder: bool = ..., collate: None = ...,
+        timeout: float | None = ...,
     ) -> Pipeline[tuple[Any, Any]]: ...  # fmt: skip
     @overload
     def batch(
         self: Batching[tuple[object, object, object]], size: int, *, drop_remainder: bool = ...,
-        collate: None = ...,
+        collate: None = ..., timeout: float | None = ...,
     ) -> Pipeline[tuple[Any, Any, Any]]: ...  # fmt: skip
     @overload
     def batch(
         self: Batching[dict[K, Any]], size: int, *, drop_remainder: bool = ..., collate: None = ...,
+        timeout: float | None = ...,
     ) -> Pipeline[dict[K, Any]]: ...  # fmt: skip
     @overload
     def batch(
         self, size: int, *, drop_remainder: bool = ..., collate: Callable[[list[T_co]], U],
+        timeout: float | None = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
-    def batch(self, size: int, *, drop_remainder: bool = ..., collate: None = ...) -> Pipeline[Any]: ...
     def batch(
-        self, size: int, *, drop_remainder: bool = False, collate: Callable[[list[Any]], Any] | None = None
-    ) -> Pipeline[Any]:
+        self, size: int, *, drop_remainder: bool = ..., collate: None = ..., timeout: float | None = ...,
+    ) -> Pipeline[Any]: ...  # fmt: skip
+    def batch(
+        self, size: int, *, drop_remainder: bool = False, collate: Callable[[list[Any]], Any] | None = None,
+        timeout: float | None = None,
+    ) -> Pipeline[Any]:  # fmt: skip
         """Stack each `size` samples: every leaf becomes an array with a new first axis.
 
         Args:
@@ -83,6 +91,8 @@ class Batching(Running[T_co]):
             drop_remainder: True drops the last batch of an epoch if it is smaller.
             collate: A sync function that gets a list of samples and returns the batch, instead of stacking. It is
                 called on a thread, and may take and return any objects. `pad` cannot follow it.
+            timeout: Seconds that a sample waits for others at most. Then the samples that are there are a batch.
+                This is for streams that trickle: which samples make a batch depends on when they come.
 
         Returns:
             Batches with the structure of the samples, which are trees of arrays and numbers. Numbers become int64,
@@ -103,7 +113,7 @@ class Batching(Running[T_co]):
             >>> [batch.tolist() for batch in af.items(range(5)).batch(2)]
             [[0, 1], [2, 3], [4]]
         """
-        return self._pipeline.then(Batch(size, drop_remainder=drop_remainder, collate=collate))
+        return self._pipeline.then(Batch(size, drop_remainder=drop_remainder, collate=collate, timeout=timeout))
 
     @overload
     def pad(

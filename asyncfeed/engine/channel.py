@@ -70,6 +70,24 @@ class Channel:
                 await self._getter
             finally:
                 self._getter = None
+        return self._take()
+
+    async def get_until(self, when: float) -> Chunk | None:
+        """Return the next chunk, or None if there is none at this time on the clock of the loop."""
+        loop = asyncio.get_running_loop()
+        while not self._chunks:
+            if loop.time() >= when:
+                return None
+            getter = self._getter = loop.create_future()
+            timer = loop.call_at(when, _wake, getter)
+            try:
+                await getter
+            finally:
+                self._getter = None
+                timer.cancel()
+        return self._take()
+
+    def _take(self) -> Chunk:
         chunk = self._chunks.popleft()
         if len(chunk.items) > self.most:
             self._chunks.appendleft(chunk.split(self.most))
@@ -86,6 +104,11 @@ class Channel:
 
     def _is_full(self) -> bool:
         return self._count >= self.room or self._nbytes >= CHANNEL_BYTES
+
+
+def _wake(getter: asyncio.Future[None]) -> None:
+    if not getter.done():
+        getter.set_result(None)
 
 
 def _places(chunk: Chunk) -> int:

@@ -114,7 +114,17 @@ class Emitter:
 
     async def send(self, chunk: Chunk) -> None:
         """Send a chunk. Afterwards `finished` says whether the stream has ended."""
-        for link in self._links:
+        await self._send(chunk, self._links)
+
+    async def cut(self) -> None:
+        """Send what the first algorithm holds, although the epoch goes on."""
+        link, *rest = self._links
+        assert isinstance(link, TransformLink)
+        items, positions = link.algorithm.flush()
+        await self._send(Chunk(items, positions, nbytes=self._released(link)), rest)
+
+    async def _send(self, chunk: Chunk, links: Sequence[TransformLink | Watch]) -> None:
+        for link in links:
             chunk = link.look(chunk) if isinstance(link, Watch) else self._through(link, chunk)
         if chunk.ends_stream:
             self.finished = True

@@ -6,7 +6,7 @@ from asyncfeed.engine.constants import FLAT_CALLS
 from asyncfeed.engine.operators.call_async import AsyncCalls
 from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.plan import Description, arrange, prefetched
-from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step
+from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step, Timed
 from asyncfeed.stages.together import first_place, reached
 
 ONE = {"async": "call on the loop", "thread": "thread", "process": "process"}
@@ -47,6 +47,8 @@ def _step(step: Step) -> str:
     match step:
         case Algorithm():
             return "regroups items on the loop"
+        case Timed():
+            return f"regroups items on the loop, at the latest after {step.seconds:g} s"
         case Queue():
             return "a queue"
         case Passes():

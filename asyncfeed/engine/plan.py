@@ -27,8 +27,9 @@ from asyncfeed.engine.operators.source import IndexedSource, IterableSource
 from asyncfeed.engine.operators.step import RunContext, Step, StepSpec
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.engine.relay import RelayStep
+from asyncfeed.engine.timed import TimedStep
 from asyncfeed.stages.base import Node, Source
-from asyncfeed.stages.steps import Algorithm, Passes, Picking, Queue, Work, Zipping
+from asyncfeed.stages.steps import Algorithm, Passes, Picking, Queue, Timed, Work, Zipping
 from asyncfeed.stages.together import first_place, is_endless, reached
 
 
@@ -125,13 +126,11 @@ class _Compiler:
         levels = len(repeats)
         provenance = Provenance(None, None) if indexed is None else Provenance(len(indexed), indexed.key)
         spec = StepSpec(str(description.source), self._context, levels, provenance)
-        epochs = self._epochs(repeats)
+        step: Step
         if indexed is not None:
-            step: Step = IndexedSource(spec, epochs, indexed)
-        elif description.source.inputs:
-            step = self._merge(description.source, spec, epochs, repeats)
+            step = IndexedSource(spec, self._epochs(repeats), indexed)
         else:
-            step = IterableSource(spec, epochs, description.source, first_place(arranged[:folded]))
+            step = self._stream(description.source, spec, repeats, first_place(arranged[:folded]))
         self._open(step)
         level = 0
         unit = 1  # queues of batches are shorter
@@ -141,10 +140,8 @@ class _Compiler:
             skip_budget = SkipBudget(skip, self._context)
             for each in steps:
                 match each:
-                    case Algorithm():
-                        self._links.append(
-                            TransformLink(each, level, self._epochs(repeats[level:]), top=level == levels)
-                        )
+                    case Algorithm() | Timed():
+                        step = self._regroup(step, each, replace(spec, name=str(node)), level, repeats)
                         unit, gathers = unit * gathers, 1
                     case Work():
                         spec = replace(spec, name=str(node), unit=unit)
@@ -161,6 +158,24 @@ class _Compiler:
             if not node.hidden:
                 above.append(str(node))
         return step, len(own)
+
+    def _stream(self, source: Source, spec: StepSpec, repeats: Sequence[int | None], place: int) -> Step:
+        """Return the step of a source whose items cannot be reached by number."""
+        epochs = self._epochs(repeats)
+        if source.inputs:
+            return self._merge(source, spec, epochs, repeats)
+        return IterableSource(spec, epochs, source, place)
+
+    def _regroup(
+        self, step: Step, regroups: Algorithm | Timed, spec: StepSpec, level: int, repeats: Sequence[int | None]
+    ) -> Step:
+        """Put an algorithm into the way out of a step: of the one before, or of one that keeps its time."""
+        if isinstance(regroups, Timed):
+            step = self._next(step, CHUNK_ITEMS, partial(TimedStep, spec, regroups))
+            regroups = regroups.algorithm
+        top = level == len(repeats)
+        self._links.append(TransformLink(regroups, level, self._epochs(repeats[level:]), top=top))
+        return step
 
     def _epochs(self, repeats: Sequence[int | None]) -> EpochCounter:
         if self._by_epoch:

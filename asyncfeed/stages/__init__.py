@@ -15,6 +15,7 @@ from asyncfeed.stages.steps import (
     Queue,
     Reading,
     Step,
+    Timed,
     Work,
     Zipping,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "Reading",
     "Source",
     "Step",
+    "Timed",
     "Unknown",
     "Work",
     "Zipping",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Batched, Fixed, Unknown
+from asyncfeed.errors import PipelineError
 from asyncfeed.position import Positions, join, members
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.collating import check_collate, collating, maker, refuse_pad
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.steps import Algorithm, Step
+from asyncfeed.stages.steps import Algorithm, Step, Timed
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class Batch(Node):
     size: int
     drop_remainder: bool = False
     collate: Callable[[list[Any]], Any] | None = None
+    timeout: float | None = None
+    """Seconds that a sample waits at most for others. None is without end."""
     padding: Pad | None = field(default=None, repr=False)
     """The `pad` that follows. Only `absorb` sets it."""
     made_by: Node | None = field(default=None, repr=False, compare=False)
@@ -34,6 +38,7 @@ class Batch(Node):
     def __post_init__(self) -> None:
         check_count("batch", "size", self.size, 1)
         check_collate("batch", self.collate)
+        _check_timeout(self.timeout, self.drop_remainder)
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
         """Return this stage with the stage that makes its samples. Raise if the samples are unread files."""
@@ -41,21 +46,26 @@ class Batch(Node):
 
     def steps(self) -> Sequence[Step]:
         """Return two steps: one groups samples, one stacks each group."""
-        return [Group(self.size, self.drop_remainder), collating(self.collate, self.padding, self.made_by)]
+        group: Step = Group(self.size, self.drop_remainder)
+        if self.timeout is not None:
+            group = Timed(Group(self.size), self.timeout)
+        return [group, collating(self.collate, self.padding, self.made_by)]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return the axis of the batch, and those of the samples."""
         if self.collate is not None:
             return Unknown()  # a function of the user's makes it
-        whole = self.drop_remainder or endless
+        whole = self.drop_remainder or (endless and self.timeout is None)
         if self.padding is not None:
             return Batched(whole, self.padding.axes(upstream, endless=endless))
         # A batch of several samples has compared their axes. A batch of one sample has not.
         alike = self.size > 1 and not isinstance(upstream, Batched)
         return Batched(whole, Fixed() if alike else upstream)
 
-    def length(self, upstream: int) -> int:
-        """Return the number of batches."""
+    def length(self, upstream: int) -> int | None:
+        """Return the number of batches; None if it depends on when the samples come."""
+        if self.timeout is not None:
+            return None
         return upstream // self.size if self.drop_remainder else -(-upstream // self.size)
 
     def gathers(self) -> int:
@@ -69,6 +79,15 @@ class Batch(Node):
         if isinstance(following, Pad) and self.padding is None:
             return replace(self, padding=following)
         return None
+
+
+def _check_timeout(timeout: object, drop_remainder: bool) -> None:
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise PipelineError(f"batch: timeout must be a number of seconds greater than 0, not {timeout!r}")
+    if drop_remainder:
+        raise PipelineError("batch: timeout sends smaller batches, and drop_remainder drops them: leave out one")
 
 
 class Group(Algorithm):

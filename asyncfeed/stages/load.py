@@ -111,6 +111,8 @@ class Load(Node):
         fuses = isinstance(decoder, Decoder) and (decoder.probes or decoder.lays_out) and self.one_to_one
         if not fuses or not isinstance(following, Batch) or following.collate is not None:
             return None
+        if following.timeout is not None:  # the samples must be there before it is known how many make a batch
+            return None
         from asyncfeed.stages.load_batch import LoadBatch  # noqa: PLC0415 - only a run needs it
 
         return LoadBatch(self, following)

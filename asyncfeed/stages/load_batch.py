@@ -79,7 +79,7 @@ class LoadBatch(Node):
         """Return the axes of the batch."""
         return self.batch.axes(Unknown(), endless=endless)
 
-    def length(self, upstream: int) -> int:
+    def length(self, upstream: int) -> int | None:
         """Return the number of batches."""
         return self.batch.length(upstream)
 

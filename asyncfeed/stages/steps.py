@@ -241,7 +241,15 @@ class Passes:
     count: int | None
 
 
-Step = Algorithm | Work | Queue | Passes
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An `Algorithm` whose items wait at most `seconds` for others: then it is flushed, and the epoch goes on."""
+
+    algorithm: Algorithm
+    seconds: float
+
+
+Step = Algorithm | Timed | Work | Queue | Passes
 
 
 @dataclass(frozen=True, slots=True)
