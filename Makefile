@@ -44,13 +44,13 @@ types: $(VENV)/.dev
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 # The coverage of the engine and the stages is measured, but for the program that runs in worker processes.
-# TensorFlow, which takes seconds to import, runs in one process.
+# TensorFlow, which takes seconds to import, runs in two processes.
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m "not tensorflow and not quiet and not wide" --cov --cov-report=
 	$(BIN)/coverage report --include='asyncfeed/stages/*,asyncfeed/engine/*' --omit='*/engine/processes/worker.py' --fail-under=95
 	$(BIN)/python -m pytest -n 2 -m wide
 	$(BIN)/python -m pytest -m quiet
-	$(BIN)/python -m pytest -m tensorflow
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m tensorflow
 
 # The core's tests, which need neither TensorFlow nor torch, on every other Python that this machine has.
 pythons: $(VENV)/.dev
