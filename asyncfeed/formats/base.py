@@ -8,6 +8,7 @@ The methods that a decoder has say what it can do:
 * `Decoder.layout`: one file tells where the arrays are in all files like it. Files are then read straight into a
   batch, too (`npz`).
 * `StreamDecoder.samples`: a file holds many samples, one after the other (`lines`), for `flat_map`.
+* `RangeDecoder.samples`: the same, if the file must be read in parts that lie anywhere in it (`parquet`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from asyncfeed.reading.compression import Compressed, as_compression
 from asyncfeed.reading.file import GIVEN, Bytes, File
 
 if TYPE_CHECKING:
+    from asyncfeed.reading.ranges import ByteRanges
     from asyncfeed.reading.stream import ByteStream
 
 T_co = TypeVar("T_co", covariant=True)
@@ -56,7 +58,8 @@ class Layout:
     loose: tuple[tuple[int, int], ...]
     """Ranges of bytes in which other files may differ: unused bytes, and the checksums."""
     sums: tuple[tuple[int, int], ...]
-    """For each array the position of its CRC-32, and the CRC-32 of the bytes before the array that it includes."""
+    """For each array the position of its CRC-32, and the CRC-32 of the bytes before the array that it includes.
+    Empty if the format has no checksums."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,36 @@ class Decoder(Generic[T_co]):
 
 
 @dataclass(frozen=True)
-class StreamDecoder(Generic[T_co]):
+class ManyDecoder(Generic[T_co]):
     """Turns the bytes of a file into many samples. Only a few of them are in memory at a time.
+
+    Use it as `files(...).flat_map(decoder)`. Subclasses are frozen dataclasses that can be pickled. Decoders with
+    equal fields are equal.
+
+    Called with a file or with bytes, a decoder returns an async generator of the samples. The file is closed after
+    the last sample, and when the generator is closed or cancelled.
+    """
+
+    name: ClassVar[str]
+
+    async def __call__(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[T_co]:
+        """Yield the samples in a file, or in the contents of a file that you have read yourself."""
+        async with aclosing(self.in_groups(source)) as groups:
+            async for group in groups:
+                for sample in group:
+                    yield sample
+
+    def in_groups(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[list[T_co]]:
+        """Yield lists of the samples in a file, or in the contents of a file."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return _show(self, self.name)
+
+
+@dataclass(frozen=True, repr=False)
+class StreamDecoder(ManyDecoder[T_co]):
+    """Turns the bytes of a file into many samples, read from the start of the file to its end.
 
     Use it as `files(...).flat_map(decoder)`. Subclasses are frozen dataclasses that can be pickled. Decoders with
     equal fields are equal. Subclasses define `samples`, or `groups` if samples are small. If the bytes are not
@@ -153,7 +184,6 @@ class StreamDecoder(Generic[T_co]):
     the last sample, and when the generator is closed or cancelled.
     """
 
-    name: ClassVar[str]
     compression: Compressed = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -173,13 +203,6 @@ class StreamDecoder(Generic[T_co]):
             async for sample in samples:
                 yield [sample]
 
-    async def __call__(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[T_co]:
-        """Yield the samples in a file, or in the contents of a file that you have read yourself."""
-        async with aclosing(self.in_groups(source)) as groups:
-            async for group in groups:
-                for sample in group:
-                    yield sample
-
     async def in_groups(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[list[T_co]]:
         """Yield lists of the samples in a file, or in the contents of a file."""
         from asyncfeed.reading.stream import opened  # noqa: PLC0415 - descriptions must not import asyncio
@@ -189,13 +212,37 @@ class StreamDecoder(Generic[T_co]):
             async for group in groups:
                 yield group
 
-    def __repr__(self) -> str:
-        return _show(self, self.name)
+
+@dataclass(frozen=True, repr=False)
+class RangeDecoder(ManyDecoder[T_co]):
+    """Turns the bytes of a file into many samples, read in parts that lie anywhere in the file.
+
+    It is for formats with an index at the end, and for those of which only a part is wanted. Subclasses define
+    `samples`, or `groups` if samples are small. Everything else is as for a `StreamDecoder`.
+    """
+
+    def samples(self, ranges: ByteRanges) -> AsyncGenerator[T_co]:
+        """Yield the samples of a file. This is an async generator. It may be closed before its end."""
+        raise NotImplementedError
+
+    async def groups(self, ranges: ByteRanges) -> AsyncGenerator[list[T_co]]:
+        """Yield lists of samples. By default each list has one sample."""
+        async with aclosing(self.samples(ranges)) as samples:
+            async for sample in samples:
+                yield [sample]
+
+    async def in_groups(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[list[T_co]]:
+        """Yield lists of the samples in a file, or in the contents of a file."""
+        from asyncfeed.reading.ranges import opened_ranges  # noqa: PLC0415 - descriptions must not import asyncio
+
+        async with opened_ranges(source) as ranges, aclosing(self.groups(ranges)) as groups:
+            async for group in groups:
+                yield group
 
 
 def in_groups(fn: object) -> Callable[..., AsyncGenerator[list[Any]]] | None:
     """Return the function of a decoder that yields lists of samples. None if `fn` is something else."""
-    return fn.in_groups if isinstance(fn, StreamDecoder) else None
+    return fn.in_groups if isinstance(fn, ManyDecoder) else None
 
 
 def _show(decoder: Any, name: str) -> str:

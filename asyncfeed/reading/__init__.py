@@ -11,6 +11,7 @@ Each thing has one place:
 * `cached.py`: a store behind a cache. `cached_samples.py`, `samples.py`: decoded samples in a cache.
   `cache_folder.py`: the folder of both.
 * `scope.py`: which reader the code of a run gets for a file. `stream.py`: the bytes of a file, read in order.
+  `ranges.py`: parts of a file, read in any order.
 
 Ownership, and when each thing is closed:
 
@@ -29,6 +30,7 @@ Ownership, and when each thing is closed:
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from asyncfeed.reading.file import Bytes, File
@@ -37,11 +39,13 @@ from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, Reader, Store
 
 if TYPE_CHECKING:
+    from asyncfeed.reading.ranges import ByteRanges
     from asyncfeed.reading.stream import ByteStream
 
 __all__ = [
     "AsyncReader",
     "Buffers",
+    "ByteRanges",
     "ByteStream",
     "Bytes",
     "File",
@@ -53,12 +57,12 @@ __all__ = [
 ]
 
 
+# These know asyncio. Descriptions import this package, and must not bring asyncio.
+_LATER = {"ByteRanges": "asyncfeed.reading.ranges", "ByteStream": "asyncfeed.reading.stream"}
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name != "ByteStream":
+        if name not in _LATER:
             raise AttributeError(f"module 'asyncfeed.reading' has no attribute {name!r}")
-        # A stream knows asyncio. Descriptions import this package, and must not bring asyncio.
-        from asyncfeed.reading.stream import ByteStream  # noqa: PLC0415
-
-        return ByteStream
+        return getattr(import_module(_LATER[name]), name)

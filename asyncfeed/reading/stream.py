@@ -81,11 +81,7 @@ async def opened(
             file, blocks = File(GIVEN), _given(bytes(source))
         else:
             file = source if isinstance(source, File) else File(os.fspath(source))
-            scope = current.get()
-            if scope is None:
-                reader = await closing.enter_async_context(_own_reader(file.store))
-            else:
-                reader = await scope.async_reader(file.store)
+            reader = await closing.enter_async_context(reader_for(file.store))
             blocks = await closing.enter_async_context(aclosing(reader.stream(file)))
         if compression is not None:
             blocks = await closing.enter_async_context(aclosing(decompressed(file.path, blocks, compression)))
@@ -98,7 +94,12 @@ async def _given(data: bytes) -> AsyncGenerator[bytes]:
 
 
 @asynccontextmanager
-async def _own_reader(store: Store | None) -> AsyncIterator[AsyncReader]:
+async def reader_for(store: Store | None) -> AsyncIterator[AsyncReader]:
+    """Return an async context manager that gives the run's reader of a store, or one for this use."""
+    scope = current.get()
+    if scope is not None:
+        yield await scope.async_reader(store)
+        return
     made = new_reader(store)
     if not isinstance(made, AsyncReader):
         made = ThreadedReader(made, partial(asyncio.get_running_loop().run_in_executor, None))

@@ -24,6 +24,11 @@ class ThreadedReader(AsyncReader):
         self._reader = reader
         self._submit = submit
 
+    @property
+    def blocking(self) -> Reader:
+        """The reader that it calls."""
+        return self._reader
+
     async def look(self, files: Sequence[File]) -> list[File | Exception]:
         """Return the files with the size and the version that they have now."""
         found: list[File | Exception] = await self._submit(self._reader.look, files)
