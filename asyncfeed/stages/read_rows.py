@@ -231,8 +231,8 @@ class _Template:
         aside = bytearray().join(buffer.data[stop:start] for stop, start in zip(ends, starts, strict=True))
         self.gaps = [(self._place(stop), self._place(start)) for stop, start in zip(ends, starts, strict=True)]
         self._loose = [(self._place(start), bytes(stop - start)) for start, stop in layout.loose]
-        sums = dict(zip(layout.headers, layout.sums, strict=True))
-        self._sums = [(self._place(sums[key][0]), sums[key][1]) for key in keys]
+        sums = dict(zip(layout.headers, layout.sums, strict=False))
+        self._sums = [(self._place(sums[key][0]), sums[key][1]) for key in keys if key in sums]
         self.aside = self._blank(aside)
 
     def _place(self, at: int) -> int:
@@ -257,7 +257,7 @@ class _Template:
 
         Bytes of `found` that may differ between files are set to zero.
         """
-        for row, (at, before) in zip(rows, self._sums, strict=True):
+        for row, (at, before) in zip(rows, self._sums, strict=False):
             if zlib.crc32(row, before) != int.from_bytes(found[at : at + 4], "little"):
                 return False
         return self._blank(found) == self.aside
