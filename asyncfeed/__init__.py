@@ -38,11 +38,14 @@ if TYPE_CHECKING:
     from asyncfeed.coordinator import Coordinator
     from asyncfeed.epochs import Epoch, Epochs
     from asyncfeed.feed import Feed
+    from asyncfeed.formats.arrow import arrow
     from asyncfeed.formats.json_lines import json_lines
     from asyncfeed.formats.lines import lines
     from asyncfeed.formats.npy import npy
     from asyncfeed.formats.npz import npz
+    from asyncfeed.formats.parquet import parquet
     from asyncfeed.formats.raw import raw
+    from asyncfeed.formats.safetensors import safetensors
     from asyncfeed.formats.tar import tar
     from asyncfeed.formats.text import json, text
     from asyncfeed.stats import FeedStats
@@ -70,6 +73,7 @@ __all__ = [
     "TimedOut",
     "Unavailable",
     "arrays",
+    "arrow",
     "concat",
     "files",
     "items",
@@ -79,10 +83,12 @@ __all__ = [
     "mix",
     "npy",
     "npz",
+    "parquet",
     "pydataset",
     "queue_dataset",
     "raw",
     "register_size",
+    "safetensors",
     "table",
     "tar",
     "text",
@@ -97,14 +103,17 @@ _LATER = {
     "Epochs": "asyncfeed.epochs",
     "Feed": "asyncfeed.feed",
     "FeedStats": "asyncfeed.stats",
+    "arrow": "asyncfeed.formats.arrow",
     "json": "asyncfeed.formats.text",
     "json_lines": "asyncfeed.formats.json_lines",
     "lines": "asyncfeed.formats.lines",
     "npy": "asyncfeed.formats.npy",
     "npz": "asyncfeed.formats.npz",
+    "parquet": "asyncfeed.formats.parquet",
     "pydataset": "asyncfeed.bridges.pydataset",
     "queue_dataset": "asyncfeed.bridges.tf_queue_dataset",
     "raw": "asyncfeed.formats.raw",
+    "safetensors": "asyncfeed.formats.safetensors",
     "tar": "asyncfeed.formats.tar",
     "text": "asyncfeed.formats.text",
     "threadsafe": "asyncfeed.threadsafety",

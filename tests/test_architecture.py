@@ -47,6 +47,7 @@ NO_ASYNCIO = {"stages", "formats", "reading", "stacking"}
 # What of these is for the loop: readers that are called there, and the streams that they give.
 FOR_THE_LOOP = {
     "reading/threaded.py",
+    "reading/ranges.py",
     "reading/stream.py",
     "reading/obstore_reader.py",
     "reading/obstore_listing.py",

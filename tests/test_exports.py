@@ -16,7 +16,7 @@ import asyncfeed.reading
 
 PUBLIC = """
 AsyncfeedError ClosedError Coordinator Corrupt Decoder Epoch Epochs Failure Feed FeedStats File Pipeline PipelineError
-Retry Skip StoreError TimedOut Unavailable arrays concat files items json json_lines lines mix npy npz pydataset queue_dataset raw register_size table tar text
+Retry Skip StoreError TimedOut Unavailable arrays arrow concat files items json json_lines lines mix npy npz parquet pydataset queue_dataset raw register_size safetensors table tar text
 threadsafe threadsafe_generator
 """.split()
 
@@ -65,10 +65,10 @@ def test_importing_brings_no_framework_and_no_loop() -> None:
 @pytest.mark.parametrize(
     ("package", "names"),
     [
-        (asyncfeed.formats, "Compression Decoder Header Layout StreamDecoder"),
+        (asyncfeed.formats, "Compression Decoder Header Layout RangeDecoder StreamDecoder"),
         (
             asyncfeed.reading,
-            "AsyncReader Buffers ByteStream Bytes File MemoryStore ObjectStore Range Reader Store",
+            "AsyncReader Buffers ByteRanges ByteStream Bytes File MemoryStore ObjectStore Range Reader Store",
         ),
     ],
 )
