@@ -107,6 +107,7 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
             if self._session.run is not None:
                 self._session.go_to_epoch(place)
             self._session.stop("all epochs are over")  # this does not stop a coordinator
+            self._session.wait_held()
             raise StopIteration
         self._begun += 1
         if place:

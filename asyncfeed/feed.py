@@ -94,7 +94,11 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         try:
             batch: T_co = run.handoff.take(epoch)
         except Failed:
-            pass
+            self._session.wait_held()
+        except StopIteration:
+            if epoch is None:
+                self._session.wait_held()
+            raise
         except ClosedError as closed:
             self._session.with_cause(closed)
             raise
@@ -121,7 +125,11 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         try:
             batch: T_co = await run.handoff.take_async(epoch)
         except Failed:
-            pass
+            await self._session.wait_held_async()
+        except StopAsyncIteration:
+            if epoch is None:
+                await self._session.wait_held_async()
+            raise
         except ClosedError as closed:
             self._session.with_cause(closed)
             raise

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 
 from asyncfeed.calling import Calling
 from asyncfeed.errors import PipelineError
+from asyncfeed.functions.resources import Resource
 from asyncfeed.outputs import Outputs
 from asyncfeed.sizes import Size
 from asyncfeed.stages.base import Node
@@ -19,6 +20,7 @@ from asyncfeed.stages.scan import Scan
 from asyncfeed.stages.shuffle import Shuffle
 from asyncfeed.stages.split import split_stages
 from asyncfeed.stages.take import Skip, Take
+from asyncfeed.stages.using import Using, with_resources
 
 T_co = TypeVar("T_co", covariant=True)
 S = TypeVar("S")
@@ -270,6 +272,43 @@ class Pipeline(Outputs, Calling[T_co]):
         """
         return self.then(Cache(os.path.abspath(os.fspath(folder)), max_bytes, version))  # noqa: PTH100
 
+    # -- what functions need
+
+    def using(self, **factories: Callable[[], Any]) -> Pipeline[T_co]:
+        """Open something for each run: a client, a session of a database, a model.
+
+        The functions of later stages get it, if they have a parameter of its name behind the first one. All of
+        them get the same object. It is opened before the first item is drawn, and closed after the last function
+        has returned, however the run ends. A loop over all items ends after it was closed.
+
+        Args:
+            **factories: Functions without arguments that return a context manager, by name. An async one is
+                entered and left on the run's loop, by one task. Any other is entered and left on threads.
+
+        Raises:
+            PipelineError: A factory is no function, or a function for `on="process"` asks for one.
+            TypeError: While the pipeline runs: a factory returned no context manager. What a factory or a context
+                manager raises ends the run.
+
+        Order:
+            Several are opened in this order, and closed in the opposite order.
+
+        Example:
+            >>> import asyncfeed as af, contextlib
+            >>> @contextlib.asynccontextmanager
+            ... async def database():
+            ...     print("open")
+            ...     yield {1: "one", 2: "two"}
+            ...     print("closed")
+            >>> async def find(key, database):
+            ...     return database[key]
+            >>> list(af.items([1, 2]).using(database=database).map(find))
+            open
+            closed
+            ['one', 'two']
+        """
+        return self.then(Using(tuple(Resource(name, factory) for name, factory in factories.items())))
+
     # -- stages of your own
 
     def apply(self, fn: Callable[[Pipeline[T_co]], Pipeline[U]]) -> Pipeline[U]:
@@ -306,4 +345,5 @@ class Pipeline(Outputs, Calling[T_co]):
             >>> list(af.items(range(5)).then(Take(2)))
             [0, 1]
         """
-        return Pipeline(self.source, (*self.stages, node.after(self.source, self.stages)))
+        node = with_resources(node.after(self.source, self.stages), self.stages)
+        return Pipeline(self.source, (*self.stages, node))

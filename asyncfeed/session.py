@@ -227,6 +227,23 @@ class Session:
             report_held_up(monotonic() - started)
         self.run.handoff.clear()
 
+    def wait_held(self) -> None:
+        """Wait for the end of a run that has ended its stream, if it holds something open for functions."""
+        if self.run is not None and self.run.held.resources and self._driver is not None:
+            self._driver.join()
+
+    async def wait_held_async(self) -> None:
+        """The same, on the loop of the run."""
+        run, task = self.run, self._task
+        if run is None or not run.held.resources:
+            return
+        if self._driver is not None:
+            await self._driver.join_async()
+        elif task is not None and run.loop is asyncio.get_running_loop():
+            from asyncfeed.tasks import ended  # noqa: PLC0415 - see engine/ready.py
+
+            await ended(task, self._grace + 1.0)
+
     async def aclose(self) -> None:
         """Stop the run and wait for its end, on the loop of the run."""
         self._leave()

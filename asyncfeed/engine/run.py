@@ -14,7 +14,7 @@ import asyncio
 import io
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
@@ -26,6 +26,7 @@ from asyncfeed.engine.constants import KILLED_SECONDS
 from asyncfeed.engine.failed import Skips, fault
 from asyncfeed.engine.grace import Grace
 from asyncfeed.engine.handoff import Handoff
+from asyncfeed.engine.held import Held
 from asyncfeed.engine.limits.budget import Budget
 from asyncfeed.engine.limits.demand import Shown
 from asyncfeed.engine.operators.step import Step
@@ -36,6 +37,7 @@ from asyncfeed.engine.run_tasks import RunTasks
 from asyncfeed.engine.threads import Threads
 from asyncfeed.engine.waking import Waking
 from asyncfeed.errors import Failure
+from asyncfeed.functions.resources import opened
 from asyncfeed.reading import scope
 from asyncfeed.stacking.pool import shared_pool
 from asyncfeed.stats import FeedStats, SlowPaths
@@ -74,6 +76,9 @@ class Run:
         self.resources = Resources(loop, self.threads, self.start, read_again)
         """The readers of files. They are closed when all tasks and threads have ended."""
         self._context.run(scope.current.set, self.resources)
+        self.held = Held(description, loop, self.threads, self.in_peace)
+        """What `using` opens. It is closed after the readers' last use, and before the readers."""
+        self._context.run(opened.set, self.held.values)
         self.processes: list[Processes] = []
         self.crossings = SlowPaths()
         """Counts how often a bridge took a slower path."""
@@ -187,8 +192,7 @@ class Run:
         shared_pool().opened(self.budget.limit)
         try:
             try:
-                for step in self.steps:
-                    step.start()
+                await self._open()
                 await self._wait(self.handoff.over)
                 await self._end()
             except GeneratorExit:  # the loop was closed before the run ended, so nothing can be awaited any more
@@ -206,6 +210,18 @@ class Run:
             finally:
                 del cancelled
 
+    async def _open(self) -> None:
+        """Open what `using` says, and start the steps. A stop ends the wait."""
+        held = self.held
+        if held.resources:
+            self.tasks.start_held(held.hold(), f"{self.name}: using")
+            await self._wait(held.ready, other=self.handoff.over)
+            if held.error is not None:
+                self.handoff.finish(fault(held.error))
+        if not self.handoff.over.done():
+            for step in self.steps:
+                step.start()
+
     async def _end(self) -> None:
         """Cancel all tasks, and wait for them and for the threads. This may be called again."""
         self.handoff.finish(stopped="its task was cancelled")
@@ -213,14 +229,17 @@ class Run:
             task.set_name(self.name + CLOSING)
         self.grace.begin(self._is_overdue)
         self._cancel()
-        while self.tasks.left and not self.tasks.none_left.done():
+        while self.tasks.working and not self.tasks.none_left.done():
             await self._wait(self.tasks.none_left)
         await self._idle()
-        await self._close_readers()
+        if not self.held.released.done():
+            self.held.released.set_result(None)
+        await self._closed(self.tasks.held)
+        name = f"{self.name}: closing a store"
+        await self._closed([self.tasks.start_last(each, name) for each in self.resources.closing()])
 
-    async def _close_readers(self) -> None:
-        """Close the readers, each in its own task. Wait for them until shortly after the grace."""
-        tasks = [self.tasks.start_last(each, f"{self.name}: closing a store") for each in self.resources.closing()]
+    async def _closed(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Wait for tasks that close something, until shortly after the grace."""
         until = max(self.grace.deadline, self.loop.time()) + KILLED_SECONDS
         for task in tasks:
             while not task.done() and self.loop.time() < until:
@@ -229,10 +248,17 @@ class Run:
                 self._report_stuck()
                 task.cancel()
 
-    async def _wait(self, future: asyncio.Future[None], until: float | None = None) -> None:
-        """Wait for a future, or until a time of the loop's clock. A cancellation ends the wait and is kept."""
+    async def _wait(
+        self, future: asyncio.Future[None], until: float | None = None, other: asyncio.Future[None] | None = None
+    ) -> None:
+        """Wait for a future or another one, or until a time of the loop's clock.
+
+        A cancellation ends the wait and is kept.
+        """
         waking = Waking(loop=self.loop)
         future.add_done_callback(waking.wake)
+        if other is not None:
+            other.add_done_callback(waking.wake)
         timer = None if until is None else self.loop.call_at(until, waking.wake)
         try:
             await waking
@@ -240,6 +266,8 @@ class Run:
             self._cancelled = error
         finally:
             future.remove_done_callback(waking.wake)
+            if other is not None:
+                other.remove_done_callback(waking.wake)
             if timer is not None:
                 timer.cancel()
 
@@ -295,7 +323,7 @@ class Run:
         """Report, once, the threads and tasks that do not end, with their stacks."""
         # If worker processes were killed, the threads that wait for them return. So these are not reported.
         found = [] if self._kill() else self.threads.stuck()
-        for task in self.tasks.left:
+        for task in self.tasks.left if self.held.released.done() else self.tasks.working:
             if task.done():  # an interrupt may have dropped the callback that removes the task
                 continue
             where = io.StringIO()

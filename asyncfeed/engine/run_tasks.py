@@ -33,8 +33,10 @@ class RunTasks:
         """The tasks that have not ended."""
         self.stopping = False
         """Whether all tasks must end, including those that start from now on."""
+        self.held: set[asyncio.Task[None]] = set()
+        """The tasks that end after all others, because they hold something open for them."""
         self.none_left: asyncio.Future[None] = loop.create_future()
-        """Done when all tasks have ended, or when the run stops waiting for the others."""
+        """Done when all tasks but the held ones have ended, or when the run stops waiting for the others."""
         self._loop = loop
         self._context = context
         self._ended = ended
@@ -51,6 +53,15 @@ class RunTasks:
         if self.stopping:
             self.cancel_task(task)  # `stop` has cancelled the tasks that existed then
         return task
+
+    def start_held(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        """Start a task that holds something open for all others. It says itself when it may be cancelled."""
+        self.held.add(self._add(coroutine, name))
+
+    @property
+    def working(self) -> set[asyncio.Task[None]]:
+        """The tasks that have not ended, except those that hold something open for them."""
+        return self.left - self.held
 
     def start_last(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task that belongs to the end of the run. `stop` does not cancel it; its caller may."""
@@ -74,7 +85,7 @@ class RunTasks:
         forget_cancellation(task)
         self._ended(task, task in self._asked)
         self._asked.discard(task)
-        if self.stopping and not self.left:
+        if self.stopping and not self.working:
             self.wait_no_longer()
 
     def cancel_task(self, task: asyncio.Task[None]) -> None:
@@ -130,6 +141,7 @@ class RunTasks:
     def release(self) -> None:
         """Drop the references to the run, and to the context variables of the code that opened it."""
         self._context = Context()
+        self.held = set()
         if not self.left:
             self._ended = _nobody_asks
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
+from asyncfeed.functions.resources import Resource
 from asyncfeed.stages.steps import Indexed, Opening, Picking, Step, Zipping
 from asyncfeed.trees import same
 
@@ -48,6 +49,8 @@ class Node:
     """Whether this stage makes its items. Errors about the kind of an item then name this stage."""
     pads: ClassVar[bool] = False
     """Whether the samples of a batch decide the size of an axis. Then equal sizes in two batches prove nothing."""
+    functions: ClassVar[tuple[str, ...]] = ()
+    """The fields with functions of the user's. They may ask for what `using` opens."""
     hidden: ClassVar[bool] = False
     """Whether it is a part of another node. Then errors and `explain` show the other node."""
 
@@ -141,6 +144,11 @@ class Node:
     def with_stream(self, stream: int) -> Node:
         """Return this stage with the random numbers that it draws after `stream` random stages."""
         return self
+
+    @property
+    def opens(self) -> tuple[Resource, ...]:
+        """What a run opens before its steps begin, for the functions of later stages."""
+        return ()
 
     def absorb(self, following: Node) -> Node | None:
         """Return one node that does the work of this node and of the following one, or None."""

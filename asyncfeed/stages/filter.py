@@ -19,6 +19,7 @@ class Filter(Node):
 
     method = "filter"
     positional = ("fn",)
+    functions = ("fn",)
 
     fn: Callable[..., Any]
     concurrency: Concurrency = "auto"

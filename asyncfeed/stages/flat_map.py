@@ -29,6 +29,7 @@ class FlatMap(Node):
 
     method = "flat_map"
     positional = ("fn",)
+    functions = ("fn",)
     makes_items = True
 
     fn: Callable[..., Any]

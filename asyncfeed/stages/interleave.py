@@ -31,6 +31,7 @@ class Interleave(Node):
 
     method: ClassVar[str] = "interleave"
     positional: ClassVar[tuple[str, ...]] = ("fn",)
+    functions: ClassVar[tuple[str, ...]] = ("fn",)
     makes_items: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -38,6 +38,7 @@ class Load(Node):
 
     method = "load"
     positional = ("decoder",)
+    functions = ("decoder",)
     makes_items = True
 
     decoder: Decoder[Any] | Callable[[bytes], Any]

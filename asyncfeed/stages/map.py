@@ -12,6 +12,7 @@ from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_fn, check_policy, is_async
+from asyncfeed.functions.resources import refuse_in_process
 from asyncfeed.functions.sending import pack
 from asyncfeed.machine import usable_cores
 from asyncfeed.randomness import WORD, stage_seed
@@ -32,6 +33,7 @@ class Map(Node):
 
     method = "map"
     positional = ("fn",)
+    functions = ("fn",)
     makes_items = True
 
     fn: Callable[..., Any]
@@ -53,6 +55,7 @@ class Map(Node):
         if self.on not in ("thread", "process"):
             raise PipelineError(f'map: on must be "thread" or "process", not {self.on!r}')
         if self.on == "process":
+            refuse_in_process(self.method, self.fn)
             _check_sendable(self.fn)
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
         self._policy()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,6 +71,15 @@ def raises(error: Callable[[], BaseException], bad: int = BAD) -> Callable[[int]
         return x
 
     return fn
+
+
+def calls_given(x: int, *, fn: Callable[[int], int]) -> int:
+    return fn(x)
+
+
+async def awaits_given(x: int, fn: Callable[[int], Any]) -> int:
+    result: int = await fn(x)
+    return result
 
 
 def raises_later(error: Callable[[], BaseException], bad: int = BAD) -> Callable[[int], Any]:
@@ -341,6 +352,14 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
         "mix of sequences": Kind(
             lambda k: af.mix(af.items(dataset, concurrency=k), numbers, weights=[1, 0]), before, "mix(", *here
         ),
+        "map with a resource": Kind(
+            lambda k: numbers.using(fn=partial(nullcontext, raises(error))).map(calls_given, concurrency=k), before,
+            "map(", *here,
+        ),  # fmt: skip
+        "async map with a resource": Kind(
+            lambda k: numbers.using(fn=partial(nullcontext, raises_later(error))).map(awaits_given, concurrency=k),
+            before, "map(", *here,
+        ),  # fmt: skip
         "scan": Kind(lambda _: numbers.scan(scans(error), 0), before, "scan(", *here),
         "async scan": Kind(lambda _: numbers.scan(scans_later(error), 0), before, "scan(", *here),
         "pack": Kind(
