@@ -5,6 +5,7 @@ Each method imports its bridge when it is called, so `import asyncfeed` imports 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from threading import Thread
 
     from asyncfeed.bridges.device_feed import PlacedBatches
+    from asyncfeed.bridges.shards import Shards
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.sizes import Size
@@ -268,6 +270,66 @@ class Outputs:
         return to_batches(
             self._pipeline, device=device, sharding=sharding, on_open=on_open, memory_limit=memory_limit
         )
+
+    def to_shards(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        format: Literal["tar"] = "tar",  # noqa: A002 - the word of the field
+        name: str = "{:06}",
+        max_items: int | None = None,
+        max_bytes: Size = "256MB",
+        progress: bool | Literal["auto"] = "auto",
+        memory_limit: Size | None = None,
+    ) -> Shards:
+        """Write the samples into a few large files, each with an index: the answer to millions of small files.
+
+        Each file is there whole or not at all. If the program is interrupted, call it again: it goes on behind the
+        last file. This blocks until all is written. The files are read by `flat_map(tar)`, and with
+        `tar(indexed=True)` the index is used.
+
+        Args:
+            folder: A local folder. It is made if it does not exist.
+            format: "tar": samples are dicts of parts by name, as WebDataset stores them. A part is bytes, text, a
+                number or an array (`.npy`), and a dict or list if its name ends with "json". `"__key__"` is the
+                name of the sample. The default is its number.
+            name: The names of the files, without their end. It has a place for the number.
+            max_items: Number of samples that a file has at most.
+            max_bytes: Size of a file, in bytes or as text. A larger sample has a file for itself.
+            progress: Whether a progress bar is shown, which needs tqdm (`asyncfeed[progress]`). "auto" shows it if
+                tqdm is installed and there is a terminal.
+            memory_limit: As for `open`.
+
+        Returns:
+            The files: `paths`, and how many `items` and `nbytes` they have together.
+
+        Raises:
+            PipelineError: An option is not valid, the pipeline has no end, or the folder has files of another
+                pipeline. Pipelines are told apart by how they are written.
+            TypeError: The format cannot hold a sample. The message names it. The files before it stay.
+
+        Order:
+            The order of the description, epoch 0. It must be the same when a conversion goes on.
+
+        Memory:
+            One sample, and what the pipeline reads ahead.
+
+        Example:
+            >>> import asyncfeed as af, tempfile
+            >>> folder = tempfile.mkdtemp()
+            >>> samples = af.items(range(5)).map(lambda n: {"cls": n, "txt": "x" * n})
+            >>> samples.to_shards(folder, max_items=2).items
+            5
+            >>> train = af.files(f"{folder}/*.tar").flat_map(af.tar(indexed=True)).shuffle(seed=7)
+            >>> sorted(sample["cls"] for sample in train)
+            [b'0', b'1', b'2', b'3', b'4']
+        """
+        from asyncfeed.bridges.shards import to_shards
+
+        return to_shards(
+            self._pipeline, folder, format=format, name=name, max_items=max_items, max_bytes=max_bytes,
+            progress=progress, memory_limit=memory_limit,
+        )  # fmt: skip
 
     def to_queue_runner(
         self, queue_or_enqueue_op: Any, placeholders: Sequence[Any] | Mapping[str, Any] | None = None, *,

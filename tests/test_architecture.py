@@ -24,7 +24,7 @@ LAYERS = (
     {"engine"},
     {"stages"},
     {"stacking"},
-    {"reading", "formats", "state"},
+    {"reading", "formats", "state", "writing"},
     {"attempts", "axes", "epoch_end", "errors", "functions", "given", "machine", "extras", "numbered"}
     | {"places", "position", "randomness", "sizes", "stats", "tasks", "trees", "weights"},
 )

@@ -28,6 +28,12 @@ def test_service() -> None:
         ("packing", "500 documents in 153 rows, 94.2% filled"),
         ("mixing", "photos: 70%\ndrawings: 30%"),
         ("time_series", "error on 20 windows: 0.11"),
+        (
+            "shards",
+            "1000 files are 4 shards now, of 2052096 bytes\n"
+            "epoch 0 begins with the classes [0, 8, 1, 2, 7, 0, 6, 4]\n"
+            "epoch 1 begins with the classes [4, 2, 2, 0, 1, 7, 6, 6]",
+        ),
         ("parquet", "20000 rows, 99% right"),
     ],
 )

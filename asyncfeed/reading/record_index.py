@@ -10,8 +10,6 @@ file it counts, too, if it is not older than the file. So files can be copied to
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import warnings
 import zlib
 from collections.abc import Sequence
@@ -24,6 +22,7 @@ import numpy as np
 from asyncfeed.formats.records import Edges, RecordDecoder
 from asyncfeed.reading.file import File
 from asyncfeed.reading.record_scan import scanned
+from asyncfeed.writing.whole import write_whole
 
 MAGIC: Final = b"asyncfeed index 1\n"
 
@@ -64,8 +63,7 @@ def _place(file: File, decoder: RecordDecoder[Any]) -> Path | None:
     if isinstance(decoder.indexed, bool):
         if file.store is not None:
             return None
-        folder, name = os.path.split(file.path)
-        return Path(folder, f".{name}.index")
+        return _beside(Path(file.path))
     store = "" if file.store is None else file.store.identity
     if store is None:
         return None
@@ -105,26 +103,28 @@ def _keep(file: File, decoder: RecordDecoder[Any], edges: Edges) -> str:
     place = _place(file, decoder)
     if place is None:
         return f"{file.store!r} has no name"
-    body = edges.astype("<u8").tobytes()
     if file.size is None or (file.store is None and file.version is None):
         listed = Path(file.path).stat()
         file = File(file.path, listed.st_size, listed.st_mtime_ns)
-    head = {"kind": decoder.kind, "size": file.size, "version": file.version, "crc": zlib.crc32(body)}
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place, MAGIC + json.dumps(head).encode() + b"\n" + body)
+        write_whole(place, _as_bytes(decoder.kind, edges, file))
     except OSError as error:
         return f"{place.parent}: {error.strerror or error}"
     return ""
 
 
-def write_whole(place: Path, data: bytes) -> None:
-    """Write a file so that it is there whole, or not at all."""
-    handle, name = tempfile.mkstemp(dir=place.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        Path(name).replace(place)
-    except BaseException:
-        Path(name).unlink()
-        raise
+def index_beside(path: Path, kind: str, edges: Edges) -> None:
+    """Write the index of a local file that has just been written."""
+    listed = path.stat()
+    write_whole(_beside(path), _as_bytes(kind, edges, File(str(path), listed.st_size, listed.st_mtime_ns)))
+
+
+def _beside(path: Path) -> Path:
+    return path.parent / f".{path.name}.index"
+
+
+def _as_bytes(kind: str, edges: Edges, file: File) -> bytes:
+    body = edges.astype("<u8").tobytes()
+    head = {"kind": kind, "size": file.size, "version": file.version, "crc": zlib.crc32(body)}
+    return MAGIC + json.dumps(head).encode() + b"\n" + body

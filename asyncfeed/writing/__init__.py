@@ -1,0 +1,1 @@
+"""Samples to bytes, and bytes to files that are there whole or not at all."""
