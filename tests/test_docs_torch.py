@@ -25,7 +25,11 @@ def blocks(name: str) -> dict[str, str]:
 
 
 BLOCKS = blocks("torch.md") | blocks("jax.md")
-ALONE = [name for name, block in BLOCKS.items() if RANKS not in block]
+ALONE = [
+    pytest.param(name, marks=pytest.mark.tensorflow if "jax" in name else ())
+    for name, block in BLOCKS.items()
+    if RANKS not in block
+]
 
 
 def promised(block: str) -> str:

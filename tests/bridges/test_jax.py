@@ -18,6 +18,7 @@ from asyncfeed.bridges.jax_feed import OnDevices
 from asyncfeed.stacking.pool import LEAST
 
 jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.tensorflow
 
 
 def one(leaf: Any) -> Any:

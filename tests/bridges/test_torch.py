@@ -154,6 +154,7 @@ def test_a_tensor_is_passed_on() -> None:
     assert one((tensor, 1))[0] is tensor
 
 
+@pytest.mark.tensorflow
 def test_arrays_of_jax_become_tensors() -> None:
     jax = pytest.importorskip("jax")
     assert one((jax.numpy.ones(2), 1))[0].tolist() == [1, 1]
