@@ -153,7 +153,7 @@ def total_size(items: Sequence[Any]) -> int:
 
 def _array_size(array: np.ndarray[Any, Any]) -> int:
     # `nbytes` of an array of objects counts only the pointers.
-    return array.nbytes + (sum(map(size_of, array.flat)) if array.dtype.kind == "O" else 0)
+    return array.nbytes + (total_size(array.ravel().tolist()) if array.dtype.kind == "O" else 0)
 
 
 def _register(kinds: set[type]) -> None:

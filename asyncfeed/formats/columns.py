@@ -7,7 +7,7 @@ object is made for a number. Text and binary values are Python objects, and so i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +79,14 @@ class UnreadableColumn(ValueError):
 
 @dataclass(frozen=True)
 class ToArrays:
-    """Turns record batches of one file into dicts of arrays. Any number of threads may call it."""
+    """Turns the record batches of one file into dicts of arrays, one after the other."""
 
     path: str
     """The file, for errors."""
     nulls: Mapping[str, Any]
     """What replaces missing values, by column."""
+    known: dict[str, tuple[Any, Any]] = field(default_factory=dict, compare=False)
+    """The last dictionary of each column, and its values. Most batches of a file share one."""
 
     def __call__(self, batch: Any) -> Columns:
         """Return the columns of a record batch."""
@@ -112,7 +114,11 @@ class ToArrays:
         if types.is_dictionary(kind):
             if array.null_count or array.dictionary.null_count:
                 return self.column(array.dictionary_decode(), name)
-            known, places = self.column(array.dictionary, name), self.column(array.indices, name)
+            dictionary, known = self.known.get(name, (None, None))
+            if dictionary is None or not dictionary.equals(array.dictionary):
+                known = self.column(array.dictionary, name)
+                self.known[name] = array.dictionary, known
+            places = self.column(array.indices, name)
             return map_leaves(lambda values: values[places], known)
         if array.null_count:
             return self._missing(array, name)

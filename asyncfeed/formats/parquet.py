@@ -40,6 +40,9 @@ BATCH_BYTES = 8 << 20
 memory for each open file; smaller ones take more calls on threads."""
 MAX_ROWS = 1 << 16
 """Most rows of such a batch."""
+FEW_BYTES = 4
+"""A column of text with fewer bytes a value holds numbers of texts, and each text once. A text by itself has four
+bytes for its length alone."""
 PLANNED = 2
 """Row groups whose descriptions are parsed ahead: one is read while the one before it is decoded."""
 _MAGIC = b"PAR1"
@@ -53,6 +56,8 @@ class RowGroup(NamedTuple):
     rows: int
     ranges: list[Range]
     """The column chunks that are wanted."""
+    widths: list[float]
+    """Bytes of a value in each, before compression."""
     batch_rows: int
     """Number of rows of a batch."""
 
@@ -178,10 +183,7 @@ class _RowGroups:
         await ranges.start(read_with_pyarrow, self._file.path, self._parse)
 
     def _parse(self) -> None:
-        parquet_of = pyarrow("pyarrow.parquet")
-        self._opened = parquet_of.ParquetFile(
-            self._sparse, pre_buffer=False, page_checksum_verification=True, memory_map=False
-        )
+        self._open(None)
         columns, path = self._decoder.columns, self._file.path
         schema, names = self._opened.metadata.schema, self._opened.schema_arrow.names
         paths = [schema.column(place).path for place in range(len(schema.names))]
@@ -194,6 +196,24 @@ class _RowGroups:
         groups = row_groups(self._sparse.part(self._footer, self._size - _END), self._footer, wanted, path)
         self._left = (self._plan(number, group) for number, group in enumerate(groups) if group.rows)
         self._plan_ahead()
+        if self._planned and isinstance(self._planned[0], RowGroup):
+            places = [place for place, each in enumerate(wanted) if each]
+            small = [
+                place for place, each in zip(places, self._planned[0].widths, strict=True) if each < FEW_BYTES
+            ]
+            texts = [paths[place] for place in small if schema.column(place).physical_type == "BYTE_ARRAY"]
+            if texts:
+                self._open(texts)
+
+    def _open(self, texts: list[str] | None) -> None:
+        """Open the file for pyarrow. The columns `texts` come as dictionaries: each text is made once."""
+        self._opened = pyarrow("pyarrow.parquet").ParquetFile(
+            self._sparse,
+            metadata=None if self._opened is None else self._opened.metadata,
+            pre_buffer=False,
+            page_checksum_verification=True,
+            read_dictionary=texts,
+        )
 
     def _plan_ahead(self) -> None:
         """Parse the descriptions of the next row groups, which takes milliseconds if they have many columns."""
@@ -216,7 +236,8 @@ class _RowGroups:
             )
         fitting = BATCH_BYTES * group.rows // max(1, sum(chunk.unpacked for chunk in chunks))
         rows = self._decoder.rows or max(1, min(MAX_ROWS, fitting))
-        return RowGroup(number, group.rows, [chunk.where for chunk in chunks], rows)
+        widths = [chunk.unpacked / group.rows for chunk in chunks]
+        return RowGroup(number, group.rows, [chunk.where for chunk in chunks], widths, rows)
 
     def next_part(self) -> list[Range] | None:
         """Return the column chunks of the next row group."""
