@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from asyncfeed.formats.arrow import arrow
     from asyncfeed.formats.json_lines import json_lines
     from asyncfeed.formats.lines import lines
+    from asyncfeed.formats.litdata import litdata
+    from asyncfeed.formats.mds import mds
     from asyncfeed.formats.npy import npy
     from asyncfeed.formats.npz import npz
     from asyncfeed.formats.parquet import parquet
@@ -80,6 +82,8 @@ __all__ = [
     "json",
     "json_lines",
     "lines",
+    "litdata",
+    "mds",
     "mix",
     "npy",
     "npz",
@@ -107,6 +111,8 @@ _LATER = {
     "json": "asyncfeed.formats.text",
     "json_lines": "asyncfeed.formats.json_lines",
     "lines": "asyncfeed.formats.lines",
+    "litdata": "asyncfeed.formats.litdata",
+    "mds": "asyncfeed.formats.mds",
     "npy": "asyncfeed.formats.npy",
     "npz": "asyncfeed.formats.npz",
     "parquet": "asyncfeed.formats.parquet",

@@ -1,8 +1,8 @@
 """Parquet files to arrays: `parquet` beside pyarrow's own loop.
 
 The files are in the page cache: 8 files of 400,000 rows in row groups of 100,000, with 16 columns of float32, one
-of int64 and one of text with 1,000 values. Each contender gets arrays of NumPy, batch by batch, in order. pyarrow's
-loop is `ParquetFile.iter_batches` and `to_numpy`, with the fastest of its settings.
+of int64 and one of text with 1,000 values. Each contender gets arrays of NumPy, batch by batch, in order.
+pyarrow's loop is `ParquetFile.iter_batches` and `to_numpy`, with the fastest of its settings.
 
     python benchmarks/tables.py [--help] [--quick] [--rows some] [--markdown FILE]
 """

@@ -66,7 +66,7 @@ class Mds(StreamDecoder[Sample]):
     """The samples of a shard of MosaicML Streaming (MDS): dicts by column.
 
     Use it as `files("*.mds*").flat_map(mds)`, also for compressed shards and in object stores. For samples by
-    number in a local folder write `items(mds.folder("data"))`: `shuffle` and `split` are then exact over all
+    number in a local folder write `items(mds.by_number("data"))`: `shuffle` and `split` are then exact over all
     shards.
 
     Numbers, text, JSON and arrays become Python numbers, `str`, values and NumPy arrays. Columns of the encodings
@@ -118,7 +118,7 @@ class Mds(StreamDecoder[Sample]):
             async for group in groups:
                 yield group
 
-    def folder(self, path: str | os.PathLike[str]) -> Shards[Sample]:
+    def by_number(self, path: str | os.PathLike[str]) -> Shards[Sample]:
         """Return the samples of a local folder of shards as a dataset for `items`.
 
         Args:
