@@ -26,7 +26,7 @@ Tree = Any
 _ARRAY_DTYPES = ("i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16", "?")
 _TENSOR_DTYPES = (
     *("<f4", "<f4", "<f8", "<f8", "<c8", "<c8", "<c16", "<c16", "<f2", "<f2", "bfloat16"),
-    *("u1", "i1", "<i2", "<i2", "<i4", "<i4", "<i8", "<i8", "?"),
+    *("u1", "i1", "<i2", "<i2", "<i4", "<i4", "<i8", "<i8", "?", "<u2"),
 )
 _DICTS = ("builtins.dict", "collections.OrderedDict")
 
@@ -39,10 +39,12 @@ class LitSample:
     """How each leaf of a sample is stored."""
     spec: str
     """The structure of a sample, as JSON."""
+    tokens: bool = False
+    """Whether a sample is one array and nothing stands before it, so that a chunk is one array of tokens."""
 
     def __call__(self, data: bytes) -> Tree:
         """Return a sample."""
-        if self.is_plain_array:  # nothing stands before it, so that tokens of many samples are one array
+        if self.tokens:
             return _leaf(self.formats[0], data)
         at = 4 * len(self.formats)
         leaves = []
@@ -54,11 +56,6 @@ class LitSample:
         if at != len(data):
             raise ValueError(at)
         return _tree(json.loads(self.spec), iter(leaves))
-
-    @property
-    def is_plain_array(self) -> bool:
-        """Whether a sample is one tensor of one dimension, and nothing else."""
-        return len(self.formats) == 1 and self.formats[0].startswith("no_header_tensor")
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,6 +133,7 @@ def litdata(index: str | os.PathLike[str] | Mapping[str, Any], *, compression: C
         formats, spec = tuple(config["data_format"]), config["data_spec"]
         encrypted = config.get("encryption")
         chunks = tuple((plain_name(each["filename"], where), int(each["chunk_size"])) for each in found["chunks"])
+        tokens = len(formats) == 1 and any(each.get("dim") is not None for each in found["chunks"])
         _tree(json.loads(spec), iter(formats))
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         if isinstance(error, PipelineError):
@@ -151,7 +149,7 @@ def litdata(index: str | os.PathLike[str] | Mapping[str, Any], *, compression: C
             )
         if kind not in _VALUES or (number and kind in _PLAIN and not _is_dtype(kind, number)):
             raise PipelineError(f"litdata: a part of the samples has the format {form!r}, which is not read")
-    return LitData(LitSample(formats, spec), path, chunks, compression=compression)
+    return LitData(LitSample(formats, spec, tokens), path, chunks, compression=compression)
 
 
 def _tree(spec: Any, leaves: Iterator[Any]) -> Tree:
@@ -182,14 +180,29 @@ def _leaf(form: str, data: bytes) -> Any:
     return _VALUES[kind](data)
 
 
-def _array(dtypes: tuple[str, ...], data: bytes) -> np.ndarray[Any, Any]:
-    """Return an array: the number of its dtype and its shape stand before it."""
-    head = np.frombuffer(data, "<u4", 2).tolist()
-    shape = np.frombuffer(data, "<u4", head[1], 8).tolist()
-    dtype, at = _dtype(dtypes[head[0]]), 8 + 4 * head[1]
+def _array(dtypes: tuple[str, ...], order: str, data: bytes) -> np.ndarray[Any, Any]:
+    """Return an array. The number of its dtype, the number of its axes and their sizes stand before it."""
+    number, axes = np.frombuffer(data, f"{order}u4", 2).tolist()
+    shape = np.frombuffer(data, f"{order}u4", axes, 8).tolist()
+    dtype, at = _dtype(dtypes[number]), 8 + 4 * axes
     if math.prod(shape) * dtype.itemsize != len(data) - at:
         raise ValueError(shape)
     return np.frombuffer(data, dtype, -1, at).reshape(shape).copy() if at < len(data) else np.empty(shape, dtype)
+
+
+def _tensor(data: bytes) -> np.ndarray[Any, Any]:
+    try:
+        return _array(_TENSOR_DTYPES, ">", data)
+    except (ValueError, IndexError):  # older versions wrote it in the other order
+        return _array(_TENSOR_DTYPES, "<", data)
+
+
+def _json(data: bytes) -> Any:
+    if data[:1] < b"!":
+        raise PipelineError(
+            "litdata: lists in the samples are stored in a form of LitData's own, which is not read: store arrays"
+        )
+    return json.loads(data)
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -210,10 +223,12 @@ _PLAIN = {"no_header_numpy": _ARRAY_DTYPES, "no_header_tensor": _TENSOR_DTYPES}
 """Arrays of one dimension, of which the index has the dtype."""
 _VALUES: dict[str, Callable[[bytes], Any]] = {
     "str": bytes.decode,
+    "text": bytes.decode,
+    "json": _json,
     "bool": partial(_scalar, "?"),
     "int": partial(_scalar, "<i8"),
     "float": partial(_scalar, "<f8"),
-    "numpy": partial(_array, _ARRAY_DTYPES),
-    "tensor": partial(_array, _TENSOR_DTYPES),
+    "numpy": partial(_array, _ARRAY_DTYPES, "<"),
+    "tensor": _tensor,
     **dict.fromkeys(("bytes", "jpeg", "pil", "tifffile", "file", "video", *_PLAIN), bytes),
 }

@@ -198,6 +198,7 @@ LEAVES: list[tuple[str, bytes, Any]] = [
     ("numpy", lit_array(X, 9), X),
     ("numpy", lit_array(X[:0], 9), X[:0]),
     ("tensor", lit_array(X.astype("f8"), 2), X.astype("f8")),
+    ("tensor", np.array([2, 2, 2, 3], ">u4").tobytes() + X.astype("f8").tobytes(), X.astype("f8")),
     ("no_header_numpy:3", np.arange(3).tobytes(), np.arange(3)),
     ("no_header_tensor:15", np.arange(3, dtype="i4").tobytes(), np.arange(3, dtype="i4")),
     ("jpeg", b"\xff\xd8...", b"\xff\xd8..."),
@@ -207,13 +208,13 @@ SPEC = leaf(
     "builtins.dict",
     ["a", "b", "c"],
     leaf("builtins.list", None, *[leaf()] * 4),
-    leaf("builtins.tuple", None, *[leaf()] * 4),
+    leaf("builtins.tuple", None, *[leaf()] * 5),
     leaf("collections.OrderedDict", ["w", "x", "y", "z"], *[leaf()] * 4),
 )
 LIT_EXPECTED = {
     "a": [each[2] for each in LEAVES[:4]],
-    "b": tuple(each[2] for each in LEAVES[4:8]),
-    "c": dict(zip("wxyz", [each[2] for each in LEAVES[8:]], strict=True)),
+    "b": tuple(each[2] for each in LEAVES[4:9]),
+    "c": dict(zip("wxyz", [each[2] for each in LEAVES[9:]], strict=True)),
 }
 
 
@@ -255,10 +256,19 @@ def test_chunks_of_litdata_come_in_order_and_by_number(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(chunks)) == chunks
 
 
-def test_tokens_of_litdata_are_one_array_for_each_sample() -> None:
-    chunk = shard([np.arange(count, dtype="i4").tobytes() for count in (2, 0, 3)])
-    found = read(af.litdata(lit_index(["no_header_tensor:16"], leaf())), chunk)
-    same(found, [np.arange(count, dtype="i4") for count in (2, 0, 3)])
+def test_lists_that_litdata_stores_in_a_form_of_its_own_are_refused() -> None:
+    lists = af.litdata(lit_index(["json"], leaf()))
+    assert read(lists, shard([lit_sample(b"[1, 2]")])) == [[1, 2]]
+    with pytest.raises(PipelineError, match="which is not read: store arrays"):
+        read(lists, shard([lit_sample(b"\1\0\0\0\0")]))
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_an_array_of_litdata_alone_has_its_size_before_it_unless_chunks_are_tokens(tokens: bool) -> None:
+    arrays = [np.arange(count, dtype="i4") for count in (2, 0, 3)]
+    chunk = shard([each.tobytes() if tokens else lit_sample(each.tobytes()) for each in arrays])
+    info = {"filename": "a.bin", "chunk_size": 3, "dim": 5 if tokens else None}
+    same(read(af.litdata(lit_index(["no_header_tensor:16"], leaf(), [info])), chunk), arrays)
 
 
 @pytest.mark.parametrize(
