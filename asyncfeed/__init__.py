@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from asyncfeed.epochs import Epoch, Epochs
     from asyncfeed.feed import Feed
     from asyncfeed.formats.arrow import arrow
+    from asyncfeed.formats.audio import audio
     from asyncfeed.formats.json_lines import json_lines
     from asyncfeed.formats.lines import lines
     from asyncfeed.formats.litdata import litdata
@@ -76,6 +77,7 @@ __all__ = [
     "Unavailable",
     "arrays",
     "arrow",
+    "audio",
     "concat",
     "files",
     "items",
@@ -108,6 +110,7 @@ _LATER = {
     "Feed": "asyncfeed.feed",
     "FeedStats": "asyncfeed.stats",
     "arrow": "asyncfeed.formats.arrow",
+    "audio": "asyncfeed.formats.audio",
     "json": "asyncfeed.formats.text",
     "json_lines": "asyncfeed.formats.json_lines",
     "lines": "asyncfeed.formats.lines",
