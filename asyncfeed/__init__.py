@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from asyncfeed.coordinator import Coordinator
     from asyncfeed.epochs import Epoch, Epochs
     from asyncfeed.feed import Feed
+    from asyncfeed.formats.arrayrecord import arrayrecord
     from asyncfeed.formats.arrow import arrow
     from asyncfeed.formats.audio import audio
     from asyncfeed.formats.json_lines import json_lines
@@ -75,6 +76,7 @@ __all__ = [
     "StoreError",
     "TimedOut",
     "Unavailable",
+    "arrayrecord",
     "arrays",
     "arrow",
     "audio",
@@ -109,6 +111,7 @@ _LATER = {
     "Epochs": "asyncfeed.epochs",
     "Feed": "asyncfeed.feed",
     "FeedStats": "asyncfeed.stats",
+    "arrayrecord": "asyncfeed.formats.arrayrecord",
     "arrow": "asyncfeed.formats.arrow",
     "audio": "asyncfeed.formats.audio",
     "json": "asyncfeed.formats.text",
