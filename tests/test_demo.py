@@ -35,12 +35,12 @@ def test_service() -> None:
             "epoch 1 begins with the classes [4, 2, 2, 0, 1, 7, 6, 6]",
         ),
         ("parquet", "20000 rows, 99% right"),
+        ("hdf5", "rows: 63 batches, sum 86.947\nchunks: 63 batches, sum 86.947"),
     ],
 )
 def test_short_examples(name: str, printed: str) -> None:
     """The programs that people write first, each under 40 lines."""
-    if name == "parquet":
-        pytest.importorskip("pyarrow")
+    pytest.importorskip({"parquet": "pyarrow", "hdf5": "h5py"}.get(name, "numpy"))
     script = DEMO.with_name(f"{name}.py")
     assert len(script.read_text().splitlines()) < 40
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
