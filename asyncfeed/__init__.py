@@ -33,12 +33,12 @@ from asyncfeed.weights import register_size
 
 if TYPE_CHECKING:
     from asyncfeed import queues as queues
+    from asyncfeed.array_records import arrayrecord
     from asyncfeed.bridges.pydataset import pydataset
     from asyncfeed.bridges.tf_queue_dataset import queue_dataset
     from asyncfeed.coordinator import Coordinator
     from asyncfeed.epochs import Epoch, Epochs
     from asyncfeed.feed import Feed
-    from asyncfeed.formats.arrayrecord import arrayrecord
     from asyncfeed.formats.arrow import arrow
     from asyncfeed.formats.audio import audio
     from asyncfeed.formats.json_lines import json_lines
@@ -111,7 +111,7 @@ _LATER = {
     "Epochs": "asyncfeed.epochs",
     "Feed": "asyncfeed.feed",
     "FeedStats": "asyncfeed.stats",
-    "arrayrecord": "asyncfeed.formats.arrayrecord",
+    "arrayrecord": "asyncfeed.array_records",
     "arrow": "asyncfeed.formats.arrow",
     "audio": "asyncfeed.formats.audio",
     "json": "asyncfeed.formats.text",

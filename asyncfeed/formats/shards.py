@@ -19,6 +19,9 @@ import numpy as np
 
 from asyncfeed.errors import AsyncfeedError, Corrupt, PipelineError
 from asyncfeed.reading.copies import on_thread
+from asyncfeed.reading.file import File
+from asyncfeed.reading.reader import value
+from asyncfeed.reading.scope import reader_of
 from asyncfeed.reading.stream import ByteStream
 
 T_co = TypeVar("T_co", covariant=True)
@@ -148,26 +151,12 @@ class Shards(Generic[T_co]):
             raise IndexError(place)
         shard = bisect_right(self._ends, place) - 1
         number = place - self._ends[shard]
-        path = os.path.join(self.folder, self.names[shard])  # noqa: PTH118 - a Path takes longer than the read
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            start, stop = np.frombuffer(_pread(fd, 4 * (number + 1), 8, path), "<u4").tolist()
+        file = File(os.path.join(self.folder, self.names[shard]))  # noqa: PTH118 - a Path takes longer than the read
+        with reader_of(file) as reader:
+            place = 4 * (number + 1)
+            ends = value(*reader.read_ranges(file, [(place, place + 8)]))
+            start, stop = ends.view("<u4").tolist()
             if stop < start:
-                raise Corrupt(f"{path} has offsets that do not follow each other: it is damaged, or no shard")
-            data = _pread(fd, start, stop - start, path)
-        finally:
-            os.close(fd)
-        return decode_one(data, self.decoders[shard], path, number)
-
-
-def _pread(fd: int, start: int, size: int, path: str) -> bytes:
-    left = os.fstat(fd).st_size - start
-    if size > left:
-        raise Corrupt(f"{path} is cut short: {size} bytes are missing at offset {start}")
-    data = os.pread(fd, size, start)
-    while len(data) < size:
-        more = os.pread(fd, size - len(data), start + len(data))
-        if not more:
-            raise Corrupt(f"{path} was cut short while it was read")
-        data += more
-    return data
+                raise Corrupt(f"{file.path} has offsets that do not follow each other: it is damaged, or no shard")
+            data = value(*reader.read_ranges(file, [(start, stop)]))
+        return decode_one(data.tobytes(), self.decoders[shard], file.path, number)
