@@ -17,7 +17,7 @@ import numpy as np
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.extras import installed
 from asyncfeed.formats.base import StreamDecoder
-from asyncfeed.formats.shards import Shards, plain_name, read_head, read_index, read_samples
+from asyncfeed.formats.shards import Shards, count, plain_name, read_head, read_index, read_samples
 from asyncfeed.reading.compression import Compressed
 from asyncfeed.reading.stream import ByteStream
 
@@ -132,17 +132,19 @@ def litdata(index: str | os.PathLike[str] | Mapping[str, Any], *, compression: C
         config = found["config"]
         formats, spec = tuple(config["data_format"]), config["data_spec"]
         encrypted = config.get("encryption")
-        chunks = tuple((plain_name(each["filename"], where), int(each["chunk_size"])) for each in found["chunks"])
+        chunks = tuple(
+            (plain_name(each["filename"], where), count(each["chunk_size"])) for each in found["chunks"]
+        )
         tokens = len(formats) == 1 and any(each.get("dim") is not None for each in found["chunks"])
         _tree(json.loads(spec), iter(formats))
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
+        kinds = [form.partition(":") for form in formats]
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         if isinstance(error, PipelineError):
             raise
         raise Corrupt(f"{where} is damaged, or no index of LitData") from error
     if encrypted:
         raise PipelineError(f"litdata: the chunks of {where} are encrypted, which is not read")
-    for form in formats:
-        kind, _, number = form.partition(":")
+    for form, (kind, _, number) in zip(formats, kinds, strict=True):
         if kind == "pickle":
             raise PipelineError(
                 "litdata: a part of the samples is a pickle, which is never read: it can run any code"

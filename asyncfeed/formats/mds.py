@@ -17,7 +17,7 @@ import numpy as np
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.base import StreamDecoder
 from asyncfeed.formats.lines import Source
-from asyncfeed.formats.shards import Shards, plain_name, read_head, read_index, read_samples
+from asyncfeed.formats.shards import Shards, count, plain_name, read_head, read_index, read_samples
 from asyncfeed.reading.compression import Compressed
 from asyncfeed.reading.stream import ByteStream
 
@@ -133,7 +133,7 @@ class Mds(StreamDecoder[Sample]):
             shards = read_index(path, "mds")["shards"]
             packed = any(shard.get("zip_data") and not _is_there(path, shard) for shard in shards)
             names = tuple(plain_name(shard["raw_data"]["basename"], place) for shard in shards)
-            counts = tuple(_count(shard["samples"]) for shard in shards)
+            counts = tuple(count(shard["samples"]) for shard in shards)
             columns = tuple(map(_columns, shards))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, PipelineError):
@@ -151,12 +151,6 @@ def _is_there(folder: str | os.PathLike[str], shard: dict[str, Any]) -> bool:
     return Path(folder, plain_name(shard["raw_data"]["basename"], Path(folder, "index.json"))).exists()
 
 
-def _count(found: object) -> int:
-    if type(found) is not int or found < 0:
-        raise ValueError(found)
-    return found
-
-
 def _columns(head: dict[str, Any]) -> MdsSample:
     """Return the decoder for the columns that a shard or its entry in the index describes."""
     names, encodings, sizes = head["column_names"], head["column_encodings"], head["column_sizes"]
@@ -171,7 +165,7 @@ def _columns(head: dict[str, Any]) -> MdsSample:
             )
         if kind not in _VALUES and kind not in _NUMBERS and kind != "ndarray":
             raise PipelineError(f"mds: column {name!r} has the encoding {encoding!r}, which is not read")
-    return MdsSample(tuple(names), tuple(encodings), tuple(0 if size is None else _count(size) for size in sizes))
+    return MdsSample(tuple(names), tuple(encodings), tuple(0 if size is None else count(size) for size in sizes))
 
 
 _VALUES: dict[str, Callable[[bytes], Any]] = {

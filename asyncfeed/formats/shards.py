@@ -57,16 +57,21 @@ async def read_samples(
 ) -> AsyncGenerator[list[T_co]]:
     """Yield the samples of a shard in groups, from the first one on."""
     path, first, parts, nbytes = stream.file.path, 0, [], 0
+    failed: Exception | None = None
     for number, size in enumerate(sizes):
-        parts.append(await _exactly(stream, size))
+        try:
+            parts.append(await _exactly(stream, size))
+        except Exception as cut:  # noqa: BLE001 - it is raised after the samples before it
+            failed = cut
         nbytes += size
-        if nbytes >= GROUP_BYTES or number + 1 == len(sizes):
+        if nbytes >= GROUP_BYTES or number + 1 == len(sizes) or failed is not None:
             if nbytes > INLINE_BYTES:
-                samples, error = await on_thread(_decoded, parts, decode, path, first)
+                samples, damaged = await on_thread(_decoded, parts, decode, path, first)
             else:
-                samples, error = _decoded(parts, decode, path, first)
-            yield samples
-            if error is not None:
+                samples, damaged = _decoded(parts, decode, path, first)
+            if samples:
+                yield samples
+            if (error := damaged or failed) is not None:
                 raise error
             first, parts, nbytes = number + 1, [], 0
 
@@ -111,6 +116,13 @@ def read_index(folder: str | os.PathLike[str], method: str) -> dict[str, Any]:
         raise Corrupt(f"{place} is not JSON") from error
     if not isinstance(found, dict):
         raise Corrupt(f"{place} is no index")
+    return found
+
+
+def count(found: object) -> int:
+    """Return a number of samples or bytes that an index gives. Raise ValueError if it is none."""
+    if type(found) is not int or found < 0:
+        raise ValueError(found)
     return found
 
 
