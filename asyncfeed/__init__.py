@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from asyncfeed.feed import Feed
     from asyncfeed.formats.arrow import arrow
     from asyncfeed.formats.audio import audio
+    from asyncfeed.formats.csv_rows import csv
     from asyncfeed.formats.json_lines import json_lines
     from asyncfeed.formats.lines import lines
     from asyncfeed.formats.litdata import litdata
@@ -81,6 +82,7 @@ __all__ = [
     "arrow",
     "audio",
     "concat",
+    "csv",
     "files",
     "items",
     "json",
@@ -114,6 +116,7 @@ _LATER = {
     "arrayrecord": "asyncfeed.array_records",
     "arrow": "asyncfeed.formats.arrow",
     "audio": "asyncfeed.formats.audio",
+    "csv": "asyncfeed.formats.csv_rows",
     "json": "asyncfeed.formats.text",
     "json_lines": "asyncfeed.formats.json_lines",
     "lines": "asyncfeed.formats.lines",

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
+from asyncfeed.formats.cells import as_bool
 from asyncfeed.numbered import Numbered
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.reading.keys import ObjectList
@@ -29,8 +30,6 @@ from asyncfeed.stages.steps import Indexed
 
 INT64 = range(-(2**63), 2**63)
 """The range of whole numbers that a batch can hold."""
-TRUTH = {"true": True, "false": False, "1": True, "0": False}
-"""The texts that `types={...: bool}` accepts, in upper or lower case. `bool` itself would read "False" as True."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,7 @@ def infer(column: list[str]) -> Sequence[Any]:
 
 
 def _convert(read: _Read, name: str, kind: Callable[[str], Any]) -> list[Any]:
-    convert = _truth if kind is bool else kind
+    convert = as_bool if kind is bool else kind
     converted = []
     for row, value in enumerate(read.columns[name]):
         try:
@@ -229,13 +228,6 @@ def _convert(read: _Read, name: str, kind: Callable[[str], Any]) -> list[Any]:
                 f"table: {read.where(row, name)}: {show(kind)} refuses {shown!r} ({type(error).__name__}: {error})"
             ) from error
     return converted
-
-
-def _truth(text: str) -> bool:
-    try:
-        return TRUTH[text.lower()]
-    except KeyError:
-        raise ValueError("a bool is written as true, false, 1 or 0") from None
 
 
 def _files(read: _Read, name: str, namer: Namer) -> Sequence[Any]:

@@ -103,6 +103,8 @@ def check_loading() -> None:
     assert_type(found.flat_map(af.parquet), af.Pipeline[dict[str, Any]])
     assert_type(found.flat_map(af.parquet(columns=["x"], nulls={"x": 0})), af.Pipeline[dict[str, Any]])
     assert_type(found.interleave(af.arrow(rows=10), cycle=2), af.Pipeline[dict[str, Any]])
+    assert_type(found.flat_map(af.csv), af.Pipeline[dict[str, Any]])
+    assert_type(found.interleave(af.csv(types={"x": np.float32, "y": int}), cycle=2), af.Pipeline[dict[str, Any]])
     assert_type(found.flat_map(af.mds), af.Pipeline[dict[str, Any]])
     assert_type(af.items(af.mds.by_number("data")), af.Pipeline[dict[str, Any]])
     assert_type(found.flat_map(af.litdata("data")), af.Pipeline[Any])

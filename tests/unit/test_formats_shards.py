@@ -1,6 +1,6 @@
 """MDS and LitData: shards written here as their libraries write them, and damaged ones.
 
-The libraries need torch with CUDA, so they are not installed for the tests. The writers below follow their format:
+The libraries need torch with CUDA, so they are not installed for the tests. The writers below follow their format,
 which `MDSWriter` and `BinaryWriter` have in their source.
 """
 
