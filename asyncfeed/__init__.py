@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from asyncfeed.formats.arrow import arrow
     from asyncfeed.formats.audio import audio
     from asyncfeed.formats.csv_rows import csv
+    from asyncfeed.formats.example import example
+    from asyncfeed.formats.features import feature
     from asyncfeed.formats.json_lines import json_lines
     from asyncfeed.formats.lines import lines
     from asyncfeed.formats.litdata import litdata
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from asyncfeed.formats.safetensors import safetensors
     from asyncfeed.formats.tar import tar
     from asyncfeed.formats.text import json, text
+    from asyncfeed.formats.tfrecord import tfrecord
     from asyncfeed.stats import FeedStats
     from asyncfeed.threadsafety import threadsafe, threadsafe_generator
 
@@ -83,6 +86,8 @@ __all__ = [
     "audio",
     "concat",
     "csv",
+    "example",
+    "feature",
     "files",
     "items",
     "json",
@@ -102,6 +107,7 @@ __all__ = [
     "table",
     "tar",
     "text",
+    "tfrecord",
     "threadsafe",
     "threadsafe_generator",
 ]
@@ -117,6 +123,8 @@ _LATER = {
     "arrow": "asyncfeed.formats.arrow",
     "audio": "asyncfeed.formats.audio",
     "csv": "asyncfeed.formats.csv_rows",
+    "example": "asyncfeed.formats.example",
+    "feature": "asyncfeed.formats.features",
     "json": "asyncfeed.formats.text",
     "json_lines": "asyncfeed.formats.json_lines",
     "lines": "asyncfeed.formats.lines",
@@ -131,6 +139,7 @@ _LATER = {
     "safetensors": "asyncfeed.formats.safetensors",
     "tar": "asyncfeed.formats.tar",
     "text": "asyncfeed.formats.text",
+    "tfrecord": "asyncfeed.formats.tfrecord",
     "threadsafe": "asyncfeed.threadsafety",
     "threadsafe_generator": "asyncfeed.threadsafety",
 }

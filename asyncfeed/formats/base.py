@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, NamedTuple, 
 
 import numpy as np
 
-from asyncfeed.reading.compression import Compressed, as_compression
+from asyncfeed.reading.compression import BY_MAGIC, Compressed, Magic, as_compression
 from asyncfeed.reading.file import GIVEN, Bytes, File
 
 if TYPE_CHECKING:
@@ -184,6 +184,8 @@ class StreamDecoder(ManyDecoder[T_co]):
     the last sample, and when the generator is closed or cancelled.
     """
 
+    magic: ClassVar[Magic] = BY_MAGIC
+    """What tells the format of a compressed file from its first bytes."""
     compression: Compressed = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -208,7 +210,7 @@ class StreamDecoder(ManyDecoder[T_co]):
         from asyncfeed.reading.stream import opened  # noqa: PLC0415 - descriptions must not import asyncio
 
         compression = as_compression(self.compression)
-        async with opened(source, compression) as stream, aclosing(self.groups(stream)) as groups:
+        async with opened(source, compression, self.magic) as stream, aclosing(self.groups(stream)) as groups:
             async for group in groups:
                 yield group
 

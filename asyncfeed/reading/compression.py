@@ -18,8 +18,8 @@ MAGIC: Final[dict[Format, tuple[bytes, ...]]] = {
     "bz2": tuple(b"BZh%d%b" % (level, tail) for level in range(1, 10) for tail in _BZ2_TAILS),
 }
 """The first bytes of a file of each format. The first bytes of zlib data are too common to tell it."""
-HEAD: Final = max(len(magic) for magics in MAGIC.values() for magic in magics)
-"""Bytes that tell the format."""
+HEAD: Final = 16
+"""Bytes that tell the format; that of a file of records, too, whose first checksum says that it is one."""
 SUFFIXES: Final[dict[str, Format]] = {
     "gz": "gzip",
     "bgz": "gzip",
@@ -72,20 +72,25 @@ def as_compression(compression: Compressed) -> Compression | None:
     return compression if compression is None or isinstance(compression, Compression) else Compression(compression)
 
 
-def may_be_magic(head: bytes) -> bool:
-    """Return whether more bytes are needed to tell the format of a file that begins with these."""
-    return len(head) < HEAD and any(magic.startswith(head) for magics in MAGIC.values() for magic in magics)
+class Magic:
+    """Tells the format of a file from its first bytes."""
+
+    def undecided(self, head: bytes) -> bool:
+        """Return whether more bytes are needed to tell the format of a file that begins with these."""
+        return len(head) < HEAD and any(magic.startswith(head) for magics in MAGIC.values() for magic in magics)
+
+    def format(self, head: bytes, path: str) -> Format | None:
+        """Return the format of a file with these first bytes. None: it is not compressed.
+
+        A file that is too short to tell has the format that its name says. So a file that was cut short is found.
+        """
+        for name, magics in MAGIC.items():
+            if head.startswith(magics):
+                return name
+        named = SUFFIXES.get(path.rpartition(".")[2].lower())
+        if named is not None and any(magic.startswith(head) for magic in MAGIC[named]):
+            return named
+        return None
 
 
-def detect(head: bytes, path: str) -> Format | None:
-    """Return the format of a file with these first bytes: `HEAD` of them, or all. None: it is not compressed.
-
-    A file that is too short to tell has the format that its name says. So a file that was cut short is found.
-    """
-    for name, magics in MAGIC.items():
-        if head.startswith(magics):
-            return name
-    named = SUFFIXES.get(path.rpartition(".")[2].lower())
-    if named is not None and any(magic.startswith(head) for magic in MAGIC[named]):
-        return named
-    return None
+BY_MAGIC: Final = Magic()

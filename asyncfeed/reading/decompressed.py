@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from asyncfeed.reading.compression import Compression, detect, may_be_magic
+from asyncfeed.reading.compression import BY_MAGIC, Compression, Magic
 from asyncfeed.reading.copies import on_thread
 from asyncfeed.reading.unpacking import Unpacker
 
@@ -14,17 +14,18 @@ INLINE: Final = 1 << 11
 
 
 async def decompressed(
-    path: str, blocks: AsyncGenerator[bytes], compression: Compression
+    path: str, blocks: AsyncGenerator[bytes], compression: Compression, magic: Magic = BY_MAGIC
 ) -> AsyncGenerator[bytes]:
     """Yield the decompressed bytes of a file; the bytes as they are if it is not compressed.
 
-    A large block is decompressed on a thread, a piece of it at a time. The caller closes `blocks`.
+    `magic` tells the format if it is "auto". A large block is decompressed on a thread, a piece of it at a time.
+    The caller closes `blocks`.
     """
     block, name = b"", compression.format
     if name == "auto":
-        while may_be_magic(block) and (more := await anext(blocks, b"")):
+        while magic.undecided(block) and (more := await anext(blocks, b"")):
             block = block + more if block else more
-        found = detect(block, path)
+        found = magic.format(block, path)
         if found is None:
             if block:
                 yield block

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from asyncfeed.errors import PipelineError
 from asyncfeed.formats.records import Edges, RecordDecoder
-from asyncfeed.reading.compression import HEAD, detect
+from asyncfeed.reading.compression import HEAD
 from asyncfeed.reading.file import File
 from asyncfeed.reading.reader import AsyncReader, Range, Reader, value
 from asyncfeed.reading.scope import new_reader
@@ -76,7 +76,7 @@ def _ranges(
     start, held, window = 0, memoryview(b""), least
     if size:
         held = yield 0, min(size, max(HEAD, least))
-    found = detect(bytes(held[:HEAD]), path)
+    found = decoder.magic.format(bytes(held[:HEAD]), path)
     if found is not None:
         raise PipelineError(
             f"{decoder.name}: {path} is compressed ({found}), so its records cannot be reached by number: leave "

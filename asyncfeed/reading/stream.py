@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from asyncfeed.errors import Corrupt
-from asyncfeed.reading.compression import Compression
+from asyncfeed.reading.compression import BY_MAGIC, Compression, Magic
 from asyncfeed.reading.decompressed import decompressed
 from asyncfeed.reading.file import GIVEN, Bytes, File
 from asyncfeed.reading.reader import AsyncReader, Store
@@ -68,10 +68,11 @@ class ByteStream:
 async def opened(
     source: File | str | os.PathLike[str] | bytes | bytearray | memoryview | Bytes,
     compression: Compression | None = None,
+    magic: Magic = BY_MAGIC,
 ) -> AsyncIterator[ByteStream]:
     """Return an async context manager that gives the `ByteStream` of a file, or of bytes in memory.
 
-    With a `compression`, the stream has the decompressed bytes.
+    With a `compression`, the stream has the decompressed bytes. `magic` tells the format if it is "auto".
 
     In a run the run's reader reads the file, on the run's threads if the file is local. Outside a run a reader is
     made for this use and closed after it, and the threads are those of the loop's default executor.
@@ -84,7 +85,9 @@ async def opened(
             reader = await closing.enter_async_context(reader_for(file.store))
             blocks = await closing.enter_async_context(aclosing(reader.stream(file)))
         if compression is not None:
-            blocks = await closing.enter_async_context(aclosing(decompressed(file.path, blocks, compression)))
+            blocks = await closing.enter_async_context(
+                aclosing(decompressed(file.path, blocks, compression, magic))
+            )
         yield ByteStream(file, blocks)
 
 

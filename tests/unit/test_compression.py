@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.reading import MemoryStore, unpacking
-from asyncfeed.reading.compression import SUFFIXES, Compression, detect
+from asyncfeed.reading.compression import BY_MAGIC, SUFFIXES, Compression
 from asyncfeed.reading.decompressed import INLINE, decompressed
 from asyncfeed.reading.unpacking import PIECE, Unpacker
 
@@ -138,7 +138,7 @@ def test_pieces_of_every_size_give_the_same(name: str, library: str, size: int) 
 @pytest.mark.parametrize("told", TOLD)
 def test_the_first_bytes_tell_the_format(told: str) -> None:
     packed = PACKS[told](b"some text\n")
-    assert detect(packed, "a") == told
+    assert BY_MAGIC.format(packed, "a") == told
     for size in (1, 3, 1 << 16):
         assert unpack(packed, sizes=iter(lambda size=size: size, None)) == b"some text\n"
 
@@ -146,7 +146,7 @@ def test_the_first_bytes_tell_the_format(told: str) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=40))
 def test_other_bytes_come_as_they_are(contents: bytes) -> None:
-    if detect(contents, "a") is None:
+    if BY_MAGIC.format(contents, "a") is None:
         assert unpack(contents, sizes=iter(lambda: 3, None)) == contents
 
 
