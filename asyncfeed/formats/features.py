@@ -121,19 +121,25 @@ def _checked(made: Feature) -> Feature:
     """Return the feature with its default as an array of its shape."""
     if made.default is REQUIRED:
         return made
-    flat: Any
-    if made.kind == "bytes":
-        flat = [made.default] if isinstance(made.default, bytes) else list(made.default)
-        right = all(isinstance(each, bytes) for each in flat)
-    else:
-        given = np.asarray(made.default)
-        if not made.ragged:
-            given = np.broadcast_to(given, [each for each in made.shape if each is not None])
-        flat, right = given.ravel(), given.dtype.kind in "fiub"
     try:
-        if not right:
-            raise ValueError("it is of another type")
-        default = made.array(flat)
+        default = made.array(_flat(made))
     except (ValueError, TypeError) as error:
         raise PipelineError(f"feature: the default {made.default!r} does not fit: {error}") from error
     return Feature(made.kind, made.dtype, made.shape, default)
+
+
+def _flat(made: Feature) -> Any:
+    """Return the values of a default. Raise ValueError."""
+    given: Any = made.default
+    if made.kind == "bytes":
+        given = [given] if isinstance(given, bytes) else list(given)
+        right = all(isinstance(each, bytes) for each in given)
+    else:
+        given = np.asarray(given)
+        right = given.dtype.kind in ("fiub" if made.kind == "float" else "iub")
+        if not made.ragged:
+            given = np.broadcast_to(given, [each for each in made.shape if each is not None])
+        given = given.ravel()
+    if not right:
+        raise ValueError("it is of another type")
+    return given

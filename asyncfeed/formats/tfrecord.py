@@ -83,7 +83,7 @@ class TFRecord(RecordDecoder[Any]):
     TensorFlow does, or in another format.
 
     Raises:
-        Corrupt: A checksum is wrong, a record has more than `max_bytes`, or the file is cut short. Or a record does
+        Corrupt: A checksum is wrong, a record has more than `max_bytes`, the file is cut short, or a record does
             not have what the features say. The message names the file, and the offset or the record.
 
     Memory:

@@ -268,7 +268,7 @@ def test_what_makes_no_sense_is_refused_in_its_line(monkeypatch: pytest.MonkeyPa
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
-        raise ImportError(name)
+        raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(extras, "import_module", missing)
     module._library.cache_clear()

@@ -40,8 +40,10 @@ def message(number: int, body: bytes) -> bytes:
 
 
 def listed(values: list[Any], *, packed: bool = True) -> bytes:
-    """Return a `Feature` with these values."""
-    kind = type(values[0]) if values else bytes
+    """Return a `Feature` with these values. Without values it has no kind."""
+    if not values:
+        return b""
+    kind = type(values[0])
     if kind is bytes:
         return message(1, b"".join(message(1, each) for each in values))
     if kind is float:
