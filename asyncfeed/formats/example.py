@@ -232,7 +232,8 @@ class Example:
     ) -> list[int]:
         """Parse records of one length that have this layout. Return the places of the others."""
         whole = len(places) == len(records)
-        joined = b"".join(records if whole else [records[place] for place in places])
+        alike = records if whole else [records[place] for place in places]
+        joined = b"".join(alike)
         table = np.frombuffer(joined, np.uint8).reshape(len(places), -1)
         same = np.ones(len(places), bool)
         for start, stop, fixed in layout.fixed:
@@ -241,7 +242,10 @@ class Example:
         for name, wanted in self.features.items():
             if name in layout.values:
                 start, stop = layout.values[name]
-                column = _column(table[:, start:stop], wanted)
+                if wanted.kind == "bytes":
+                    column = _texts([record[start:stop] for record in alike], wanted)
+                else:
+                    column = _column(table[:, start:stop], wanted)
                 if column is None:
                     return places
                 columns[name] = column
@@ -318,6 +322,15 @@ def _outside(record: bytes, holes: list[Range]) -> tuple[tuple[int, int, bytes],
             found.append((at, start, record[at:start]))
         at = max(at, stop)
     return tuple(found)
+
+
+def _texts(values: list[bytes], wanted: Feature) -> npt.NDArray[Any] | None:
+    """Return one value of many records. None if a record must have another number of values."""
+    if wanted.count != 1:
+        return None
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column.reshape(len(values), *(each or 0 for each in wanted.shape))
 
 
 def _column(cells: npt.NDArray[np.uint8], wanted: Feature) -> npt.NDArray[Any] | None:

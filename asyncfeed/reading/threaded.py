@@ -10,8 +10,10 @@ from typing import Any, BinaryIO
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.reader import AsyncReader, Range, Reader
 
-BLOCK = 1 << 16
-"""Bytes that one call on a thread reads of a stream. Fewer bytes make more calls, more bytes take more memory."""
+FIRST = 1 << 16
+"""Bytes that the first call on a thread reads of a stream. Each call reads twice as many as the one before."""
+BLOCK = 1 << 18
+"""Bytes that one call reads at most. Fewer bytes make more calls, which take 0.1 ms; more bytes take more memory."""
 
 
 class ThreadedReader(AsyncReader):
@@ -45,7 +47,7 @@ class ThreadedReader(AsyncReader):
         return found
 
     async def stream(self, file: File, start: int = 0) -> AsyncGenerator[bytes]:
-        """Yield the bytes of a file in blocks of 64 KB. The file is closed in every case."""
+        """Yield the bytes of a file in blocks of 64 KB at first, and later 256 KB. The file is closed in every case."""
         handle = _Handle(self._reader, file, start)
         try:
             await self._submit(handle.open)
@@ -80,6 +82,7 @@ class _Handle:
         self._left = False
         self._reading = False
         self._close = False
+        self._step = FIRST
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -101,7 +104,8 @@ class _Handle:
                 return b""
             self._reading = True
         try:
-            return self._opened.read(BLOCK)
+            step, self._step = self._step, min(BLOCK, 2 * self._step)
+            return self._opened.read(step)
         finally:
             with self._lock:
                 self._reading = False
