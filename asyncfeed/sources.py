@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 import numpy as np
@@ -106,6 +106,11 @@ class Items(Source):
                 explain_missing(error, data, place)
                 raise
 
+        together = getattr(type(rows), "__getitems__", None)
+        if together is not None:
+            # Torch's DataLoader calls it, too. Datasets of Hugging Face read their table once for all rows.
+            reading = replace(reading, together=True)
+            return Numbered(len(data), lambda places: together(rows, list(places)), on_thread=reading, one=fetch)
         return Numbered(len(data), lambda places: [fetch(each) for each in places], on_thread=reading, one=fetch)
 
     def size(self) -> int | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,15 @@ Edges = np.ndarray[tuple[int], np.dtype[np.uint64]]
 Scan = Generator[tuple[int, int], memoryview, Edges]
 """Finds the edges of a file. It yields an offset and a number of bytes, and is sent the bytes from there on. These
 are at least as many, unless the file ends before. It skips what it needs not see."""
+
+
+class Found(NamedTuple):
+    """The bytes of one record, and where they were found."""
+
+    data: memoryview
+    path: str
+    number: int
+    offset: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,3 +62,10 @@ class RecordDecoder(StreamDecoder[T_co]):
     def record(self, data: memoryview, path: str, number: int, offset: int) -> T_co:
         """Return the sample in the bytes of one record. Raise `Corrupt`, which names the file and the record."""
         raise NotImplementedError
+
+    def records(self, found: Sequence[Found]) -> list[T_co]:
+        """Return the samples in the bytes of several records. Raise if one is `Corrupt`.
+
+        Define it if that is faster than one call of `record` for each.
+        """
+        return [self.record(*each) for each in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
@@ -16,7 +16,7 @@ from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.extras import installed
 from asyncfeed.formats.example import Example, Features, example
 from asyncfeed.formats.lines import Source
-from asyncfeed.formats.records import RecordDecoder, Scan
+from asyncfeed.formats.records import Found, RecordDecoder, Scan
 from asyncfeed.reading.compression import HEAD, Compressed, Format, Magic
 from asyncfeed.reading.copies import on_thread
 from asyncfeed.reading.stream import ByteStream
@@ -87,7 +87,8 @@ class TFRecord(RecordDecoder[Any]):
             not have what the features say. The message names the file, and the offset or the record.
 
     Memory:
-        A file is read in blocks (up to 256 KB of a local one), so memory is bounded by these and by the longest record.
+        A file is read in blocks (up to 256 KB of a local one), so memory is bounded by these and by the
+        longest record.
 
     Example:
         >>> import asyncfeed as af
@@ -188,20 +189,27 @@ class TFRecord(RecordDecoder[Any]):
 
     def record(self, data: memoryview, path: str, number: int, offset: int) -> Any:
         """Return the sample in the bytes of a record, its length and its checksums."""
-        framing = _Framing(path, self._checksum(), self.max_bytes)
-        framing.offset = offset
-        framing.add(bytes(data))
-        records, error = framing.cut()
-        if error is not None:
-            raise error
-        if len(records) != 1 or framing.size:
-            raise Corrupt(f"{path}: record {number} is not where its index says: remove the index")
+        return self.records([Found(data, path, number, offset)])[0]
+
+    def records(self, found: Sequence[Found]) -> list[Any]:
+        """Return the samples in the bytes of several records."""
+        checksum = self._checksum()
+        records: list[bytes] = []
+        for data, path, number, offset in found:
+            framing = _Framing(path, None, self.max_bytes)
+            length = framing.length(data, 0, offset)
+            if len(data) != length + _AROUND:
+                raise Corrupt(f"{path}: record {number} is not where its index says: remove the index")
+            record = bytes(data[_FIRST : _FIRST + length])
+            if checksum is not None and mask(checksum(record)) != _SUM.unpack_from(data, _FIRST + length)[0]:
+                raise framing.wrong_sum(offset)
+            records.append(record)
         if self.features is None:
-            return records[0]
-        samples, error = self.features.rows(records, path, number)
+            return records
+        samples, error = self.features.rows(records, found[0].path, found[0].number)
         if error is not None:
             raise error
-        return samples[0]
+        return samples
 
     def _checksum(self) -> Callable[[bytes], int] | None:
         return _library().value if self.verify else None
@@ -256,7 +264,7 @@ class _Framing:
                     break
                 record = data[start:stop]
                 if checksum is not None and mask(checksum(record)) != _SUM.unpack_from(data, stop)[0]:
-                    raise self._wrong(self.offset + at, "the checksum of the record is wrong")
+                    raise self.wrong_sum(self.offset + at)
                 records.append(record)
                 at = stop + 4
         except Corrupt as wrong:
@@ -284,6 +292,10 @@ class _Framing:
     def cut_short(self, size: int, offset: int) -> Corrupt:
         """Return the error of a file that has only so many bytes of the record at this offset."""
         return Corrupt(f"{self._path} is cut short: {size} bytes of a record are there at offset {offset}")
+
+    def wrong_sum(self, offset: int) -> Corrupt:
+        """Return the error of a record whose checksum is wrong."""
+        return self._wrong(offset, "the checksum of the record is wrong")
 
     def _wrong(self, offset: int, what: str) -> Corrupt:
         return Corrupt(f"{self._path}: {what}, at offset {offset}; is it a TFRecord file?")

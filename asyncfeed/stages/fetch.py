@@ -63,6 +63,7 @@ class Fetch(Node):
             Work(
                 fetch_async if reading.awaits else fetch,
                 "async" if reading.awaits else "thread",
+                many=self._fetch_many if reading.together and not reading.awaits else None,
                 concurrency=reading.concurrency,
                 skip=skip_of(reading.on_error, reading.skip_limit),
             )
@@ -82,6 +83,21 @@ class Fetch(Node):
             return item
 
         return fetch
+
+    def _fetch_many(self, numbers: list[int]) -> list[Any]:
+        """Read the items of many numbers, with one call for all that follow each other in an epoch."""
+        count = len(self.upstream)
+        found: list[Any] = []
+        start = 0
+        while start < len(numbers):
+            epoch, place = divmod(numbers[start], count)
+            length = 1
+            most = min(count - place, len(numbers) - start)
+            while length < most and numbers[start + length] == numbers[start] + length:
+                length += 1
+            found += self.upstream.pick(epoch, range(place, place + length))
+            start += length
+        return found
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return `Unknown`: the items decide the axes."""

@@ -219,7 +219,8 @@ def read_together(inputs: Sequence[Indexed]) -> Reading | None:
     if not readings:
         return None
     limits = [each.concurrency for each in readings if each.concurrency != "auto"]
-    return replace(readings[0], concurrency=min(limits, default="auto"))
+    together = all(each.together for each in readings)
+    return replace(readings[0], concurrency=min(limits, default="auto"), together=together)
 
 
 def check_inputs(stage: str, pipelines: tuple[Any, ...]) -> None:

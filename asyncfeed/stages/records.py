@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from asyncfeed.errors import PipelineError
-from asyncfeed.formats.records import RecordDecoder
+from asyncfeed.formats.records import Found, RecordDecoder
 from asyncfeed.numbered import Numbered
 from asyncfeed.reading.copies import on_thread
 from asyncfeed.reading.file import File
@@ -20,6 +23,11 @@ from asyncfeed.stages.split import reshuffles
 from asyncfeed.stages.steps import Asked, Reading
 from asyncfeed.stages.together import fold
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TOGETHER: Final = 1 << 20
+"""Maximum bytes of records that follow each other and are read together."""
 INLINE: Final = 1 << 12
 """Bytes of a record that are decoded on the loop, in at most about 0.1 ms."""
 
@@ -32,6 +40,7 @@ class Records:
         self._decoder = decoder
         self._edges = edges_of(files, decoder)
         self._firsts = [0, *accumulate(len(edges) - 1 for edges in self._edges)]
+        self._starts = np.array(self._firsts)
 
     def __len__(self) -> int:
         return self._firsts[-1]
@@ -47,6 +56,44 @@ class Records:
         with reader_of(file) as reader:
             data = value(*reader.read_ranges(file, ((start, stop),)))
         return self._decoder.record(data.data, file.path, number, start)
+
+    def read_many(self, places: Sequence[int]) -> list[Any]:
+        """Return records. Those that follow each other in a file are read together. This blocks."""
+        wanted = np.asarray(places)
+        files = np.searchsorted(self._starts, wanted, side="right") - 1
+        found: list[Found] = []
+        order: list[int] = []
+        for which in np.unique(files).tolist():
+            members = np.flatnonzero(files == which)
+            members = members[np.argsort(wanted[members], kind="stable")]
+            order += members.tolist()
+            found += self._read(which, wanted[members] - self._firsts[which])
+        samples = self._decoder.records(found)
+        if len(places) == 1:
+            return samples
+        in_order: list[Any] = [None] * len(order)
+        for at, sample in zip(order, samples, strict=True):
+            in_order[at] = sample
+        return in_order
+
+    def _read(self, which: int, numbers: NDArray[np.int64]) -> Iterator[Found]:
+        """Yield the bytes of records of one file, which are in the order of the file."""
+        file, edges = self.files[which], self._edges[which]
+        starts, stops = edges[numbers].tolist(), edges[numbers + 1].tolist()
+        runs: list[tuple[int, int]] = []
+        runs_of: list[int] = []
+        for start, stop in zip(starts, stops, strict=True):
+            first, last = runs[-1] if runs else (0, -1)
+            if last == start and stop - first <= TOGETHER:
+                runs[-1] = first, stop
+            elif last != stop:  # a shuffle of repeated data may ask for a record twice
+                runs.append((start, stop))
+            runs_of.append(len(runs) - 1)
+        with reader_of(file) as reader:
+            blocks = [value(each).data for each in reader.read_ranges(file, runs)]
+        for number, start, stop, run in zip(numbers.tolist(), starts, stops, runs_of, strict=True):
+            first = runs[run][0]
+            yield Found(blocks[run][start - first : stop - first], file.path, number, start)
 
     async def __getitem__(self, place: int) -> Any:
         """Return a record."""
@@ -76,8 +123,8 @@ class Records:
             )
         return Numbered(
             len(self),
-            lambda places: list(map(self.read, places)),
-            on_thread=reading,
+            self.read_many,
+            on_thread=replace(reading, together=True),
             name=self.name,
             one=self.read,
         )

@@ -107,6 +107,9 @@ class Reading:
     concurrency: Concurrency = "auto"
     on_error: OnError = "raise"
     skip_limit: float | None = None
+    together: bool = False
+    """Whether picking many items at once is faster than picking each of them. The engine then calls `pick` for
+    several places. If that raises, it picks them one by one, so that the failed item is known."""
     awaits: bool = False
     """Whether `pick` returns `Asked` objects instead of items. The loop then awaits the items."""
 
@@ -123,8 +126,9 @@ class Indexed(Protocol):
     """Items that can be reached by number: a source with a length, and the stages after it that only rearrange it.
 
     `pick(epoch, places)` returns the items at these places of the given epoch, in this order. Consecutive places
-    are a `range`. It must not block. If it calls the user's code, `on_thread` says how to call it: the engine then
-    calls `pick` for one place at a time, on threads, or on the loop if the code is async (see `stages/fetch.py`).
+    are a `range`. It must not block. If it calls the user's code, `on_thread` says how to call it. The engine then
+    calls `pick` on threads, for one place at a time or for several (see `Reading.together`). If the code is async,
+    it calls `pick` on the loop (see `stages/fetch.py`).
     """
 
     @property
@@ -198,6 +202,9 @@ class Work:
     fn: Callable[..., Any]
     kind: Literal["async", "thread", "process"]
     shape: Literal["map", "filter", "flat"] = "map"
+    many: Callable[[list[Any]], Sequence[Any]] | None = None
+    """For kind "thread": returns the results of many items, faster than one call for each. If it raises, the
+    function is called for each of these items."""
     placed: bool = False
     """Whether the function takes the item's `Place` as a second argument."""
     concurrency: Concurrency = "auto"

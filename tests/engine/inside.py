@@ -26,6 +26,7 @@ from asyncfeed.engine.limits.worker_pool import WorkerPool
 from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
 from asyncfeed.engine.operators import call_async, dispatch, expand, source
+from asyncfeed.engine.operators.parts import Parts
 from asyncfeed.engine.order import expansions
 from asyncfeed.engine.order.expansions import Expansion, expansions_of
 from asyncfeed.engine.order.outcomes import Outcomes
@@ -45,8 +46,8 @@ from asyncfeed.stages.steps import Work
 __all__ = [
     "ASKED", "Arena", "Budget", "CompletionBuffer", "WorkerPool", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
     "Expansion", "Outcomes", "Piece", "ReorderBuffer",
-    "Failed", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "READY", "RemoteTraceback", "Run", "Shown",
-    "Threads", "Tuner", "Worker", "expansions_of", "kept",
+    "Failed", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Parts", "READY", "RemoteTraceback", "Run",
+    "Shown", "Threads", "Tuner", "Worker", "expansions_of", "kept",
 ]  # fmt: skip
 
 CHUNK = constants.CHUNK_ITEMS

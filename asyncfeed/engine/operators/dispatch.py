@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -21,6 +21,7 @@ from asyncfeed.engine.constants import (
     WAITED_FACTOR,
 )
 from asyncfeed.engine.limits.group_size import GroupSize, as_heavy
+from asyncfeed.engine.operators.parts import Parts
 from asyncfeed.engine.order.outcomes import Outcomes
 from asyncfeed.engine.provenance import ItemPlace
 from asyncfeed.engine.threads import CapacityLimiter, Threads
@@ -37,6 +38,7 @@ class ThreadDispatch:
         self._threads = threads
         self.limiter = CapacityLimiter()
         self._fn = work.fn
+        self._parts = None if work.many is None else Parts(work.many, work.fn)
         self._filters = work.shape == "filter"
         self._skips_failures = work.skip is not None
         self._name = name
@@ -107,7 +109,8 @@ class ThreadDispatch:
         There are fewer outcomes than items if the items take unexpectedly long, if their results are large, or if
         the run ends.
         """
-        fn, threads = self._fn, self._threads
+        fn: Callable[..., Any] = self._fn if self._parts is None else self._parts.of(items)
+        threads = self._threads
         deadline = perf_counter() + LATE_FACTOR * self._size_factor * GROUP_SECONDS if len(items) > 1 else math.inf
         filters = self._filters
         outcomes = Outcomes()
@@ -138,6 +141,8 @@ class ThreadDispatch:
                     break
             if room < 0 or perf_counter() > deadline or threads.ending:
                 break
+        if self._parts is not None:
+            self._parts.learn(heavy=room < 0)
         return outcomes
 
     def _learn(self, seconds: float, work: float) -> None:
