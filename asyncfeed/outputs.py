@@ -275,7 +275,7 @@ class Outputs:
         self,
         folder: str | os.PathLike[str],
         *,
-        format: Literal["tar"] = "tar",  # noqa: A002 - the word of the field
+        format: Literal["tar", "tfrecord"] = "tar",  # noqa: A002 - the word of the field
         name: str = "{:06}",
         max_items: int | None = None,
         max_bytes: Size = "256MB",
@@ -285,14 +285,17 @@ class Outputs:
         """Write the samples into a few large files, each with an index: the answer to millions of small files.
 
         Each file is there whole or not at all. If the program is interrupted, call it again: it goes on behind the
-        last file. This blocks until all is written. The files are read by `flat_map(tar)`, and with
-        `tar(indexed=True)` the index is used.
+        last file. This blocks until all is written. The files are read by `flat_map(tar)` or `flat_map(tfrecord)`,
+        and with `indexed=True` the index is used.
 
         Args:
             folder: A local folder. It is made if it does not exist.
             format: "tar": samples are dicts of parts by name, as WebDataset stores them. A part is bytes, text, a
                 number or an array (`.npy`), and a dict or list if its name ends with "json". `"__key__"` is the
                 name of the sample. The default is its number.
+                "tfrecord" (`asyncfeed[tfrecord]`): samples are bytes, or dicts of features by name, which become a
+                `tf.train.Example`. A feature is bytes, text, a number, or an array or list of these. Floats have
+                32 bits, and arrays lose their shape.
             name: The names of the files, without their end. It has a place for the number.
             max_items: Number of samples that a file has at most.
             max_bytes: Size of a file, in bytes or as text. A larger sample has a file for itself.

@@ -34,6 +34,12 @@ def test_service() -> None:
             "epoch 0 begins with the classes [0, 8, 1, 2, 7, 0, 6, 4]\n"
             "epoch 1 begins with the classes [4, 2, 2, 0, 1, 7, 6, 6]",
         ),
+        (
+            "tfrecords",
+            "epoch 0: 1800 images of 4 shards, 1800 with their label\n"
+            "epoch 1: 1800 images of 4 shards, 1800 with their label\n"
+            "200 records are left for the test",
+        ),
         ("parquet", "20000 rows, 99% right"),
         ("hdf5", "rows: 63 batches, sum 86.947\nchunks: 63 batches, sum 86.947"),
     ],

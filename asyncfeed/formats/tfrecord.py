@@ -57,6 +57,12 @@ def length_sum(length: int) -> int:
     return mask(checksum ^ 0xFFFFFFFF)
 
 
+def framed(record: bytes, checksum: Callable[[bytes], int]) -> bytes:
+    """Return a record as it is in a file. `checksum` returns the CRC-32C of bytes."""
+    length = len(record)
+    return _LENGTH.pack(length, length_sum(length)) + record + _SUM.pack(mask(checksum(record)))
+
+
 class _Magic(Magic):
     """Tells compressed files from records by the checksum of the first length. So it can tell zlib data, too."""
 

@@ -78,3 +78,29 @@ def floats(data: bytes, at: int, stop: int) -> tuple[float, ...]:
         raise WireError(f"a list of floats is cut short at offset {stop}")
     found: tuple[float, ...] = unpack_from(f"<{count}f", data, at)
     return found
+
+
+# -- writing
+
+
+def as_varint(number: int) -> bytes:
+    """Return a number of up to 64 bits, signed or not."""
+    number %= WORD
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+def as_varints(numbers: list[int]) -> bytes:
+    """Return a packed list of numbers."""
+    if all(0 <= each < 0x80 for each in numbers):
+        return bytes(numbers)
+    return b"".join(map(as_varint, numbers))
+
+
+def message(number: int, body: bytes) -> bytes:
+    """Return a field with this number, whose value is a message, bytes or a packed list."""
+    return as_varint(number << 3 | BYTES) + as_varint(len(body)) + body

@@ -29,7 +29,10 @@ class Encoder:
         return b""
 
 
-ENCODERS: Final = {"tar": "asyncfeed.writing.tar:TarEncoder"}
+ENCODERS: Final = {
+    "tar": "asyncfeed.writing.tar:TarEncoder",
+    "tfrecord": "asyncfeed.writing.tfrecord:TFRecordEncoder",
+}
 """Where the encoder of each format is."""
 
 

@@ -142,3 +142,33 @@ def test_where_tensorflow_refuses_a_damaged_example_so_do_we_or_the_result_is_th
             assert theirs is not None
             for name, value in theirs.items():
                 assert np.array_equal(ours[name], value, equal_nan=name == "f"), (bytes(mutated), name)
+
+
+def test_tensorflow_reads_what_is_written(tmp_path_factory: pytest.TempPathFactory) -> None:
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    samples = [
+        {
+            "x": rng.random((2, 3), dtype=np.float32),
+            "label": n - 5,
+            "name": f"number {n}",
+            "words": [b"a", b"b"][: n % 3],
+        }
+        if n % 3
+        else {"x": rng.random((2, 3), dtype=np.float32), "label": n - 5, "name": f"number {n}"}
+        for n in range(10)
+    ]
+    paths = af.items(samples).to_shards(tmp_path_factory.mktemp("tf"), format="tfrecord", progress=False).paths
+    spec = {
+        "x": tf.io.FixedLenFeature([2, 3], tf.float32),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+        "name": tf.io.FixedLenFeature([], tf.string),
+        "words": tf.io.VarLenFeature(tf.string),
+    }
+    read = [tf.io.parse_single_example(record, spec) for record in tf.data.TFRecordDataset(paths)]
+    for got, expected in zip(read, samples, strict=True):
+        np.testing.assert_array_equal(got["x"].numpy(), expected["x"])
+        assert got["label"].numpy() == expected["label"]
+        assert got["name"].numpy().decode() == expected["name"]
+        assert got["words"].values.numpy().tolist() == expected.get("words", [])
