@@ -1,4 +1,4 @@
-"""Read TFRecord shards without TensorFlow: an exact shuffle over all shards, and batches that are parsed at once."""
+"""Read TFRecord shards without TensorFlow: an exact shuffle over all shards, and batches parsed at once."""
 
 from __future__ import annotations
 

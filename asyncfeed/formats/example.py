@@ -285,10 +285,10 @@ def example(features: Features) -> Example:
 
     Example:
         >>> import asyncfeed as af
-        >>> record = bytes.fromhex("0a0e0a0c0a056c6162656c12031a010a")
+        >>> record = bytes.fromhex("0a100a0e0a056c6162656c12051a030a010a")
         >>> parse = af.example({"label": af.feature("int64"), "weight": af.feature("float32", default=1.0)})
-        >>> list(af.items([record]).map(parse))
-        [{'label': 10, 'weight': 1.0}]
+        >>> [(int(each["label"]), float(each["weight"])) for each in af.items([record]).map(parse)]
+        [(10, 1.0)]
         >>> [batch["label"].tolist() for batch in af.items([record] * 3).batch(2, collate=parse)]
         [[10, 10], [10]]
     """
