@@ -218,14 +218,15 @@ class TFRecord(RecordDecoder[Any]):
         return samples
 
     def _checksum(self) -> Callable[[bytes], int] | None:
-        return _library().value if self.verify else None
+        return checksum_library().value if self.verify else None
 
 
 tfrecord = TFRecord()
 
 
 @lru_cache(1)
-def _library() -> Any:
+def checksum_library() -> Any:
+    """Return google_crc32c. Raise if it is not installed."""
     try:
         return installed("google_crc32c", "tfrecord")
     except PipelineError as error:

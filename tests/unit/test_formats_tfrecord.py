@@ -271,10 +271,10 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(extras, "import_module", missing)
-    module._library.cache_clear()
+    module.checksum_library.cache_clear()
     try:
         with pytest.raises(PipelineError, match=r"asyncfeed\[tfrecord\].*tfrecord\(verify=False\)"):
             read(file_of([b"one"]))
     finally:
-        module._library.cache_clear()
+        module.checksum_library.cache_clear()
     assert read(file_of([b"one"]), af.tfrecord(verify=False)) == [b"one"]
