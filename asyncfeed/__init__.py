@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from asyncfeed.formats.csv_rows import csv
     from asyncfeed.formats.example import example
     from asyncfeed.formats.features import feature
+    from asyncfeed.formats.image import image
     from asyncfeed.formats.json_lines import json_lines
     from asyncfeed.formats.lines import lines
     from asyncfeed.formats.litdata import litdata
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from asyncfeed.formats.tar import tar
     from asyncfeed.formats.text import json, text
     from asyncfeed.formats.tfrecord import tfrecord
+    from asyncfeed.image_source import image_folder
     from asyncfeed.stats import FeedStats
     from asyncfeed.threadsafety import threadsafe, threadsafe_generator
 
@@ -89,6 +91,8 @@ __all__ = [
     "example",
     "feature",
     "files",
+    "image",
+    "image_folder",
     "items",
     "json",
     "json_lines",
@@ -125,6 +129,8 @@ _LATER = {
     "csv": "asyncfeed.formats.csv_rows",
     "example": "asyncfeed.formats.example",
     "feature": "asyncfeed.formats.features",
+    "image": "asyncfeed.formats.image",
+    "image_folder": "asyncfeed.image_source",
     "json": "asyncfeed.formats.text",
     "json_lines": "asyncfeed.formats.json_lines",
     "lines": "asyncfeed.formats.lines",

@@ -45,6 +45,16 @@ class Description:
         """Return True, also for a pipeline without items."""
         return True
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, by label, as `image_folder` found them. Other sources have none."""
+        names = self.source.class_names
+        if not names:
+            raise AttributeError(
+                f"{self.source.method}(...) has no class_names: image_folder(...) has, and what is made of it"
+            )
+        return names
+
     def indexed(self) -> Indexed | None:
         """Return the items by number if the source has them by number and all stages only rearrange them."""
         indexed, rest = fold(self.source, self.stages, whole=True)

@@ -58,7 +58,8 @@ class Pipeline(Outputs, Calling[T_co]):
             seed: Decides the order, together with the epoch and the number of random stages before this one.
             buffer: Number of items of a shuffle buffer, as in TensorFlow's `Dataset.shuffle`. Without it, the
                 order is an exact permutation. That needs a source whose items can be reached by number (files,
-                sequences, arrays), and only stages that rearrange them in between.
+                sequences, arrays), and in between only stages that rearrange them, and stages that work on each
+                item for itself: `load`, and `map` without `rng`.
             reshuffle: False gives every epoch the order of epoch 0.
 
         Raises:
@@ -66,7 +67,8 @@ class Pipeline(Outputs, Calling[T_co]):
 
         Order:
             The order is the same in every program with the same description. Iterating a pipeline again repeats
-            epoch 0. `epochs(n)` counts epochs.
+            epoch 0. `epochs(n)` counts epochs. The functions of a `map` or `load` before an exact shuffle are
+            called in the shuffled order.
 
         Memory:
             A permutation is computed and not stored, and needs no start-up time. A buffer holds up to `buffer`

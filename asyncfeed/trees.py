@@ -85,10 +85,11 @@ def map_leaves(fn: Callable[[Any], Any], tree: Tree) -> Tree:
     kind = type(tree)
     if kind in LEAVES:
         return fn(tree)
+    # In lists, because a `StopIteration` of `fn` would end an iterator in silence.
     if kind is tuple and LEAVES.issuperset(map(type, tree)):
-        return tuple(map(fn, tree))
+        return tuple([fn(leaf) for leaf in tree])
     leaves, spec = flatten(tree)
-    return unflatten(spec, map(fn, leaves))
+    return unflatten(spec, [fn(leaf) for leaf in leaves])
 
 
 def leaf_name(spec: Spec, number: int) -> str:

@@ -19,7 +19,7 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 # A part may import its own layer and those after it. A new part must be given a layer here.
 LAYERS = (
     {"__init__", "cli", "testing"},
-    {"array_records", "bridges", "combine", "file_source", "sources", "tables"},
+    {"array_records", "bridges", "combine", "file_source", "image_source", "sources", "tables"},
     {"pipeline", "batching", "calling", "description", "epochs", "outputs", "feed", "running", "session"},
     {"engine"},
     {"stages"},

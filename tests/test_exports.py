@@ -16,14 +16,14 @@ import asyncfeed.reading
 
 PUBLIC = """
 AsyncfeedError ClosedError Coordinator Corrupt Decoder Epoch Epochs Failure Feed FeedStats File Pipeline PipelineError
-Retry Skip StoreError TimedOut Unavailable arrayrecord arrays arrow audio concat csv example feature files items json json_lines lines litdata mds mix npy npz parquet pydataset queue_dataset raw register_size safetensors table tar text tfrecord
+Retry Skip StoreError TimedOut Unavailable arrayrecord arrays arrow audio concat csv example feature files image image_folder items json json_lines lines litdata mds mix npy npz parquet pydataset queue_dataset raw register_size safetensors table tar text tfrecord
 threadsafe threadsafe_generator
 """.split()
 
 METHODS = """
-apply arrays batch bucket cache concat enqueue enumerate epochs explain filter flat_map indexed interleave load map
-map_batches open pack pad prefetch rebatch repeat scan shuffle size skip source split stages take then to_jax to_keras
-to_queue_runner to_shards to_tf to_torch to_torch_dataset unbatch using window
+apply arrays batch bucket cache class_names concat enqueue enumerate epochs explain filter flat_map indexed
+interleave load map map_batches open pack pad prefetch rebatch repeat scan shuffle size skip source split stages
+take then to_jax to_keras to_queue_runner to_shards to_tf to_torch to_torch_dataset unbatch using window
 """.split()
 
 
@@ -65,7 +65,7 @@ def test_importing_brings_no_framework_and_no_loop() -> None:
 @pytest.mark.parametrize(
     ("package", "names"),
     [
-        (asyncfeed.formats, "Compression Decoder Header Layout RangeDecoder StreamDecoder"),
+        (asyncfeed.formats, "Compression Decoder Header Layout RangeDecoder Row StreamDecoder"),
         (
             asyncfeed.reading,
             "AsyncReader Buffers ByteRanges ByteStream Bytes File MemoryStore ObjectStore Range Reader Store",

@@ -22,7 +22,7 @@ from asyncfeed.pipeline import Pipeline
 from asyncfeed.position import Positions, join
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.steps import Algorithm, Step, Work
-from asyncfeed.stages.together import fold
+from asyncfeed.stages.together import arrange, fold
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ def shared(pipeline: Pipeline[Any], *, rank: int, ranks: int, worker: int, worke
     count = ranks * workers
     if count == 1:
         return pipeline
+    pipeline = _as_run(pipeline)
     place, block = _place(pipeline)
     before, after = pipeline.stages[:place], pipeline.stages[place:]
     least = next(least for least in range(1, block + 1) if _length(after, least) != 0)
@@ -163,7 +164,13 @@ def shared(pipeline: Pipeline[Any], *, rank: int, ranks: int, worker: int, worke
 def share_size(pipeline: Pipeline[Any], ranks: int) -> int | None:
     """Return the number of items that each rank gets; None if it is not known."""
     size = pipeline.size()
+    pipeline = _as_run(pipeline)
     return size // ranks if size is not None and _place(pipeline) == _whole_blocks(pipeline.stages) else None
+
+
+def _as_run(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    """Return a pipeline with its stages in the order in which they run: an exact shuffle before a `map`."""
+    return Pipeline(pipeline.source, tuple(arrange(pipeline.stages, merge=False)))
 
 
 def _place(pipeline: Pipeline[Any]) -> tuple[int, int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from asyncfeed.engine.constants import FLAT_CALLS
 from asyncfeed.engine.operators.call_async import AsyncCalls
 from asyncfeed.engine.operators.call_threads import ThreadCalls
-from asyncfeed.engine.plan import Description, arrange, prefetched
+from asyncfeed.engine.plan import Description, prefetched
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step, Timed
-from asyncfeed.stages.together import first_place, reached
+from asyncfeed.stages.together import arrange, first_place, reached
 
 ONE = {"async": "call on the loop", "thread": "thread", "process": "process"}
 MANY = {"async": "calls on the loop", "thread": "threads", "process": "processes"}

@@ -30,7 +30,7 @@ from asyncfeed.engine.relay import RelayStep
 from asyncfeed.engine.timed import TimedStep
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.steps import Algorithm, Passes, Picking, Queue, Timed, Work, Zipping
-from asyncfeed.stages.together import first_place, is_endless, reached
+from asyncfeed.stages.together import arrange, first_place, is_endless, reached
 
 
 class Description(Protocol):
@@ -45,24 +45,6 @@ class Description(Protocol):
     def stages(self) -> tuple[Node, ...]:
         """What becomes of them."""
         ...
-
-
-def arrange(stages: Sequence[Node]) -> list[Node]:
-    """Return the stages in the order they run: merged where one absorbs the next, what asks for less first."""
-    arranged: list[Node] = []
-    for node in stages:
-        place = len(arranged)
-        while node.absorbed_over_queues and place and arranged[place - 1].is_queue:
-            place -= 1  # where a batch is one with its load, nothing is there to be queued between them
-        merged = arranged[place - 1].absorb(node) if place else None
-        if merged is not None:
-            arranged[place - 1 :] = [merged]
-            continue
-        place = len(arranged)
-        while place and node.may_precede(arranged[place - 1]):
-            place -= 1
-        arranged.insert(place, node)
-    return arranged
 
 
 def prefetched(description: Description) -> tuple[int, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncfeed.formats.base import Decoder, Header, Layout, RangeDecoder, StreamDecoder
+from asyncfeed.formats.base import Decoder, Header, Layout, RangeDecoder, Row, StreamDecoder
 from asyncfeed.reading.compression import Compression
 
-__all__ = ["Compression", "Decoder", "Header", "Layout", "RangeDecoder", "StreamDecoder"]
+__all__ = ["Compression", "Decoder", "Header", "Layout", "RangeDecoder", "Row", "StreamDecoder"]

@@ -17,6 +17,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, fields
+from math import prod
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +26,8 @@ from asyncfeed.reading.compression import BY_MAGIC, Compressed, Magic, as_compre
 from asyncfeed.reading.file import GIVEN, Bytes, File
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from asyncfeed.reading.ranges import ByteRanges
     from asyncfeed.reading.stream import ByteStream
 
@@ -43,6 +46,18 @@ class Header(NamedTuple):
     """Start of the array, in bytes from the start of the file."""
     nbytes: int
     """Size of the array in bytes."""
+
+
+class Row(NamedTuple):
+    """The array that every file becomes, if the options of a decoder tell it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the array in bytes."""
+        return prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -72,9 +87,10 @@ class Decoder(Generic[T_co]):
     an array may be a view of the buffer. For any bytes it allocates no more memory than they justify, and runs no
     code found in them. If the bytes are not what the format asks for, it raises `Corrupt` and names the file.
 
-    Two kinds of decoder have their files read straight into their place in a batch, so that no sample exists on
-    its own. One kind can tell from the first bytes which array follows: it overrides `probe`. The other can tell
-    from one whole file where the arrays are in files like it: it overrides `layout`.
+    Three kinds of decoder have their samples made straight in their place in a batch, so that no sample exists on
+    its own. One kind can tell from the first bytes which array follows: it overrides `probe`. Another can tell
+    from one whole file where the arrays are in files like it: it overrides `layout`. The third makes arrays of one
+    shape of all files: it overrides `row` and `decode_into`.
     """
 
     name: ClassVar[str]
@@ -100,6 +116,26 @@ class Decoder(Generic[T_co]):
         Args:
             buffer: The whole contents of the file.
             file: The file, for errors.
+
+        Raises:
+            Corrupt: As for `decode`.
+        """
+        raise NotImplementedError
+
+    @property
+    def row(self) -> Row | None:
+        """Shape and dtype of every sample. None if the files decide them, and if there is no `decode_into`."""
+        return None
+
+    def decode_into(self, buffer: Bytes, file: File, row: NDArray[Any]) -> None:
+        """Write the sample in `buffer`, the whole contents of `file`, into its row of a batch.
+
+        If it raises, the row may hold anything.
+
+        Args:
+            buffer: The whole contents of the file.
+            file: The file, for errors.
+            row: A contiguous array as `self.row` says, not filled.
 
         Raises:
             Corrupt: As for `decode`.

@@ -128,6 +128,14 @@ class Node:
         return False
 
     @property
+    def item_by_item(self) -> bool:
+        """Whether it is one to one, and its result depends on the item alone, and on no other item and no place.
+
+        Then an exact `shuffle` that follows may run before.
+        """
+        return False
+
+    @property
     def exact(self) -> bool:
         """Whether the stage needs all items by number."""
         return False
@@ -232,6 +240,11 @@ class Source(Node):
     def has_no_end(self) -> bool:
         """Whether one epoch is known to have no end."""
         return False
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, by label. Empty if its items have no labels."""
+        return ()
 
     @property
     def reads_on_loop(self) -> bool:

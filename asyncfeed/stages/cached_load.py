@@ -44,6 +44,11 @@ class CachedLoad(Node):
         return self.load.one_to_one
 
     @property
+    def item_by_item(self) -> bool:
+        """Whether no item can be left out or overtaken: as `load` says."""
+        return self.load.item_by_item
+
+    @property
     def only_reads(self) -> bool:
         """Whether reading has no side effect that the user relies on: as `load` says."""
         return self.load.only_reads

@@ -23,6 +23,7 @@ from asyncfeed.stages.loading import (
     Measure,
     Read,
     ReadOnLoop,
+    RowSize,
     listed_size,
 )
 from asyncfeed.stages.steps import Concurrency, Work
@@ -76,7 +77,10 @@ class Load(Node):
         decoder, wanted = self.decoder, self.wanted
         read = [self.read_on_loop()] if self.on_loop else []
         if isinstance(decoder, Decoder):
-            decode, unpacks = ForEachFile(Decode(decoder, wanted)), decoder if decoder.packs else None
+            decode = ForEachFile(Decode(decoder, wanted))
+            if decoder.row is not None:
+                return [*read, self._work(decode, "thread", cost=RowSize(decoder.row.nbytes))]
+            unpacks = decoder if decoder.packs else None
             return [*read, self._work(decode, "thread", cost=listed_size, measure=Measure(unpacks))]
         if not is_async(decoder):
             decode = ForEachFile(Call(decoder, wanted))
@@ -95,6 +99,11 @@ class Load(Node):
         return self.on_error == "raise" and self.ordered
 
     @property
+    def item_by_item(self) -> bool:
+        """Whether no item can be left out or overtaken."""
+        return self.one_to_one
+
+    @property
     def only_reads(self) -> bool:
         """Whether no item can be left out or overtaken. A decoder makes the same sample of the same bytes."""
         return self.one_to_one
@@ -109,7 +118,9 @@ class Load(Node):
 
             return CachedLoad(self, following)
         decoder = self.decoder
-        fuses = isinstance(decoder, Decoder) and (decoder.probes or decoder.lays_out) and self.one_to_one
+        if not isinstance(decoder, Decoder) or not self.one_to_one:
+            return None
+        fuses = decoder.probes or decoder.lays_out or decoder.row is not None
         if not fuses or not isinstance(following, Batch) or following.collate is not None:
             return None
         if following.timeout is not None:  # the samples must be there before it is known how many make a batch

@@ -4,6 +4,8 @@ The first file of a batch decides what the others should be. Then one call reads
 buffer aside, its body into its row. If a file is not as expected (another shape, another header, a file that
 changed, any error), the whole batch takes the slow path: `load` for each sample, then stacking. That path finds
 and reports every error. So the result is the same, bit by bit, and so is every error.
+
+If the decoder tells the shape of every sample, each file is decoded straight into its row.
 """
 
 from __future__ import annotations
@@ -26,13 +28,16 @@ from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch, Group
 from asyncfeed.stages.loading import Contents, ContentsReader
 from asyncfeed.stages.pad import Pad, values_of
-from asyncfeed.stages.read_rows import HeadedRows, LaidOutRows, LayoutMismatch, Unread, fitting
+from asyncfeed.stages.read_rows import DecodedRows, HeadedRows, LaidOutRows, LayoutMismatch, Unread, fitting
 from asyncfeed.stages.steps import MemberError, Place, Step, Work
 from asyncfeed.stats import SlowPaths
 from asyncfeed.trees import Spec, Tree, leaf_spec, unflatten
 
 if TYPE_CHECKING:
     from asyncfeed.stages.load import Load
+
+
+Rows = HeadedRows | LaidOutRows | DecodedRows
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class LoadBatch(Node):
             placed=True,
             concurrency=self.load.concurrency,
             cost=Cost(each.cost, self.batch.padding),
-            measure=Measure(each.measure, self.batch.padding),
+            measure=None if each.measure is None else Measure(each.measure, self.batch.padding),
             packed=each.packed,
             slow_paths=slow_paths,
         )
@@ -129,7 +134,7 @@ class ReadBatch:
     padding: Pad | None
     slow_paths: SlowPaths
     """Counts the batches whose files were loaded one by one, by reason."""
-    _rows: dict[int, HeadedRows | LaidOutRows] = field(default_factory=dict)
+    _rows: dict[int, Rows] = field(default_factory=dict)
     """The reader of the files of each column, by the number of the column."""
     _pool: Pool = field(default_factory=shared_pool)
 
@@ -179,11 +184,12 @@ class ReadBatch:
         tree = unflatten(spec, batch)
         return (tree, unflatten(spec, lengths)) if pad is not None and pad.lengths else tree
 
-    def _rows_of(self, number: int) -> HeadedRows | LaidOutRows:
+    def _rows_of(self, number: int) -> Rows:
         rows = self._rows.get(number)
         if rows is None:  # if two threads do this at once, one of the two objects is dropped
-            kind = HeadedRows if self.decoder.probes else LaidOutRows
-            rows = self._rows[number] = kind(self.decoder, self._pool)
+            decoder = self.decoder
+            kind: type[Rows] = DecodedRows if decoder.row else HeadedRows if decoder.probes else LaidOutRows
+            rows = self._rows[number] = kind(decoder, self._pool)
         return rows
 
 

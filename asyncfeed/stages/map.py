@@ -106,6 +106,11 @@ class Map(Node):
         """Whether no item can be left out or overtaken."""
         return self.on_error == "raise" and self.ordered
 
+    @property
+    def item_by_item(self) -> bool:
+        """Whether it calls a function of the item alone. Random numbers depend on the place, too."""
+        return self.one_to_one and not self.rng
+
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return `Unknown`: the function decides the axes."""
         return upstream.mapped()

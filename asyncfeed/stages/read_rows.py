@@ -38,8 +38,9 @@ MOST = 256
 REMEMBERED = 1024
 """Number of headers of a ragged column that are remembered by their bytes."""
 SCRATCH = 1 << 20
-"""Bytes outside of the arrays, such as headers, that are read at a time. If it were larger, files with other large
-arrays would take memory that no limit counts. If it were smaller, fewer files would be opened ahead."""
+"""Bytes outside of the arrays, such as headers, that are read at a time, and bytes of files that are decoded. If
+it were larger, files with other large arrays would take memory that no limit counts. If it were smaller, fewer
+files would be opened ahead."""
 DIFFERS = "a file differs from the first in its header or size"
 NO_LAYOUT = "the arrays are compressed, pickled, or too many"
 
@@ -215,6 +216,38 @@ class LaidOutRows:
             raise LayoutMismatch(NO_LAYOUT)
         template = self._template = _Template(buffer, layout)
         return template
+
+
+class DecodedRows:
+    """Decodes files into rows of one shape. Any number of threads may call it."""
+
+    def __init__(self, decoder: Decoder[Any], pool: Pool) -> None:
+        self._decoder = decoder
+        self._pool = pool
+
+    def read(self, reader: Reader, files: Sequence[File]) -> NDArray[Any]:
+        """Decode files into the rows of one array."""
+        row = self._decoder.row
+        assert row is not None
+        out = self._pool.empty((len(files), *row.shape), row.dtype)
+        for some in _groups(len(files), max(file.size or 0 for file in files)):
+            read = reader.read(files[some.start : some.stop])
+            for place in some:
+                outcome = read.pop(0)
+                if isinstance(outcome, Unavailable):
+                    raise Unread(place, outcome)
+                data = value(outcome)
+                try:
+                    self._decoder.decode_into(data, files[place], out[place, ...])
+                except Exception as error:
+                    raise LayoutMismatch(f"{type(error).__name__} while a file was decoded") from error
+        return out
+
+    def read_ragged(
+        self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
+    ) -> tuple[Tree, Any]:
+        """Raise `LayoutMismatch`: samples of one shape are stacked before they are padded."""
+        raise LayoutMismatch("samples of one shape are padded after they are loaded")
 
 
 class _Template:

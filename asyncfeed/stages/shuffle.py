@@ -16,7 +16,7 @@ from asyncfeed.randomness import stage_seed
 from asyncfeed.randomness.permutation import Permutation
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.steps import Algorithm, Indexed, Step
-from asyncfeed.stages.together import fold
+from asyncfeed.stages.together import arrange, fold
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,8 +65,8 @@ class Shuffle(Node):
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
         """Return this shuffle with its random numbers. Raise if it is exact and the items are a stream."""
         if self.exact:
-            indexed, rest = fold(source, (*stages, self))
-            if indexed is None or rest:
+            indexed, rest = fold(source, arrange((*stages, self)))
+            if indexed is None or any(node is self for node in rest):
                 raise _needs_buffer(source.unnumbered if indexed is None else "")
         return super().after(source, stages)
 
@@ -75,6 +75,14 @@ class Shuffle(Node):
         if self.buffer is not None:
             return None
         return Permuted(upstream, stage_seed(self.seed, self.stream), reshuffle=self.reshuffle)
+
+    def may_precede(self, other: Node) -> bool:
+        """Return whether it may run before a stage: if it is exact, and the other works on each item for itself.
+
+        The same items come out in the same order, and each is made once. Only the order of the calls is another
+        one.
+        """
+        return self.exact and other.item_by_item
 
     def steps(self) -> Sequence[Step]:
         """Return the buffer. A stream cannot be shuffled without one."""

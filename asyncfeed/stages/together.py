@@ -11,6 +11,29 @@ from asyncfeed.stages.fetch import Fetch, Places
 from asyncfeed.stages.steps import Indexed
 
 
+def arrange(stages: Sequence[Node], *, merge: bool = True) -> list[Node]:
+    """Return the stages in the order in which they run.
+
+    With `merge`, a stage that can do the work of the next one absorbs it. A stage that may precede others comes
+    before them: `take` before work that nobody would see, and an exact `shuffle` before work on single items, so
+    that it finds items that can be reached by number.
+    """
+    arranged: list[Node] = []
+    for node in stages:
+        place = len(arranged)
+        while node.absorbed_over_queues and place and arranged[place - 1].is_queue:
+            place -= 1  # if a batch and its load are one stage, nothing is queued between them
+        merged = arranged[place - 1].absorb(node) if place and merge else None
+        if merged is not None:
+            arranged[place - 1 :] = [merged]
+            continue
+        place = len(arranged)
+        while place and node.may_precede(arranged[place - 1]):
+            place -= 1
+        arranged.insert(place, node)
+    return arranged
+
+
 def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tuple[Indexed | None, Sequence[Node]]:
     """Return the items of a description by number, and the remaining stages, which run as a stream.
 

@@ -46,6 +46,17 @@ def in_turns(parts: list[Any]) -> list[Any]:
     return [each for each in chain.from_iterable(zip_longest(*parts)) if each is not None]
 
 
+@pytest.mark.parametrize("batch", [0, 4])
+def test_a_shuffle_behind_a_map_is_divided_in_the_order_in_which_it_runs(batch: int) -> None:
+    """Each item comes in one worker. Workers that share batches deliver the batches of an undivided run."""
+    whole = af.items(range(50)).map(double).shuffle(seed=2)
+    whole = whole.batch(batch) if batch else whole
+    assert in_turns(by_worker(whole, 1, 3)) == lists(whole)
+    assert share_size(whole, 2) == (
+        None if share_size(af.items(range(50)).shuffle(), 2) is None else len(whole) // 2
+    )
+
+
 # -- in a loader
 
 

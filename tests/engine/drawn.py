@@ -130,7 +130,7 @@ def may_follow(case: Case, kind: str) -> bool:
         case "noise" | "late noise":
             return case.known
         case "shuffle":
-            return case.by_number
+            return case.by_number or case.movable
         case "take" | "zip":
             return not case.limited
         case "cut":
@@ -160,13 +160,14 @@ def one_more(draw: st.DrawFn, case: Case, kinds: list[str] = ALL, *, ordered: bo
     if kind in OTHERS or kind == "whole batch":
         return draw(other(case, kind))
     p = case.pipeline
+    movable = ordered and (case.by_number or case.movable)
     match kind:
         case "map":
-            return then(case, p.map(double, **how), mapped(double))
+            return then(case, p.map(double, **how), mapped(double), movable=movable)
         case "async map":
-            return then(case, p.map(waits, **how), mapped(lambda x: x + 1))
+            return then(case, p.map(waits, **how), mapped(lambda x: x + 1), movable=movable)
         case "quick map":
-            return then(case, p.map(at_once, **how), mapped(lambda x: x + 1))
+            return then(case, p.map(at_once, **how), mapped(lambda x: x + 1), movable=movable)
         case "process map":
             return then(
                 case, p.map(in_worker.double, on="process", concurrency=draw(st.integers(1, 2))), mapped(double)
@@ -225,23 +226,23 @@ def placed(draw: st.DrawFn, case: Case, kind: str) -> Case:
             return sliced(case, p.take(n), taken(n), cuts=True)
         case "skip":
             n = draw(st.integers(0, 4) | st.integers(0, 4) | st.integers(0, 40))
-            return sliced(case, p.skip(n), skipped(n))
+            return sliced(case, p.skip(n), skipped(n), movable=False)
         case "enumerate":
             place_by_place = sliced(case, p.enumerate(), lambda items, _: items)
             return then(place_by_place, p.enumerate().map(sum, concurrency=draw(concurrency)), counted)
         case "repeat":
             n = draw(st.integers(1, 3))
-            return replace(case, pipeline=p.repeat(n), of_epoch=repeated(case, n), renumbers=False)
+            return replace(case, pipeline=p.repeat(n), of_epoch=repeated(case, n), renumbers=False, movable=False)
         case "cut":
             n = draw(st.integers(0, 2 * len(case.epoch())))
             return replace(
-                case, pipeline=p.repeat().take(n), of_epoch=cut(case, n), by_number=False, renumbers=False,
-                cuts=True,
+                case, pipeline=p.repeat().take(n), of_epoch=cut(case, n), by_number=False, movable=False,
+                renumbers=False, cuts=True,
             )  # fmt: skip
         case "shuffle":
             before = case.of_epoch
             return replace(
-                case, pipeline=p.shuffle(seed=seed), renumbers=True, random=case.random + 1,
+                case, pipeline=p.shuffle(seed=seed), renumbers=case.by_number, random=case.random + 1,
                 of_epoch=lambda epoch: permuted(own_seed)(before(epoch), epoch),
             )  # fmt: skip
         case "buffer shuffle":

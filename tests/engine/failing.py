@@ -217,6 +217,14 @@ def files(folder: Path) -> af.Pipeline[Any]:
     return af.files(f"{folder}/*.bin")
 
 
+def labelled(folder: Path) -> af.Pipeline[Any]:
+    for x in range(COUNT):
+        path = folder / "images" / "one" / f"{x:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([x]))
+    return af.image_folder(folder / "images")
+
+
 def decoder(error: Callable[[], BaseException]) -> Callable[[bytes], int]:
     return lambda data: raises(error)(data[0])
 
@@ -281,6 +289,10 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
         ),
         "async map": Kind(lambda k: numbers.map(raises_later(error), concurrency=k), before, "map(", *here),
         "thread map": Kind(lambda k: numbers.map(raises(error), concurrency=k), before, "map(", *here),
+        "shuffled map": Kind(
+            lambda k: numbers.map(raises(error), concurrency=k).shuffle(seed=7), shuffled[:place], "map(", here[0],
+            place,
+        ),
         "unnamed map": Kind(lambda k: numbers.map(lambda x: raises(error)(x), concurrency=k), before, "map(", *here),
         "filter": Kind(lambda k: numbers.filter(raises(error), concurrency=k), before[1:], "filter(", *here),
         "async filter": Kind(
@@ -300,6 +312,10 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
             before, "items(", *here,
         ),  # fmt: skip
         "decoder": Kind(lambda k: listed.load(decoder(error), concurrency=k), before, "load(", *file),
+        "decoder of labelled images": Kind(
+            lambda k: labelled(folder).load(decoder(error), concurrency=k), [(x, 0) for x in before], "load(",
+            f"{folder}/images/one/{BAD:02}.jpg", BAD,
+        ),
         "decoder of streamed files": Kind(
             lambda k: unlisted.load(decoder(error), concurrency=k), before, "load(", *file
         ),

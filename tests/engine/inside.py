@@ -41,6 +41,7 @@ from asyncfeed.engine.provenance import ItemPlace, Provenance
 from asyncfeed.engine.run import Run
 from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.feed import session_of
+from asyncfeed.stages import together
 from asyncfeed.stages.steps import Work
 
 __all__ = [
@@ -273,7 +274,7 @@ def place_of_batch(ordinals: list[int]) -> ItemPlace:
 
 def as_run(pipeline: af.Pipeline[Any]) -> list[Any]:
     """Return the stages of a pipeline in the order they run, merged where one absorbs the next."""
-    return plan.arrange(pipeline.stages)
+    return together.arrange(pipeline.stages)
 
 
 # -- worker processes

@@ -90,6 +90,8 @@ class Case:
     of_epoch: Pass
     by_number: bool = False
     """Whether its items can be reached by number, so that an exact shuffle may follow."""
+    movable: bool = False
+    """Whether only maps of single items follow items that can be reached by number, so that a shuffle may, too."""
     renumbers: bool = False
     """Whether a `take` or `skip` that follows is worked into the source, and so numbers the items anew."""
     random: int = 0
@@ -296,8 +298,8 @@ def then(case: Case, pipeline: af.Pipeline[Any], fn: Meaning, **changes: Any) ->
     """Return the case after a stage that makes a stream of the items."""
     before = case.of_epoch
     return replace(
-        case, pipeline=pipeline, of_epoch=lambda epoch: fn(before(epoch), epoch), by_number=False, renumbers=False,
-        **changes,
+        case, pipeline=pipeline, of_epoch=lambda epoch: fn(before(epoch), epoch),
+        **{"by_number": False, "movable": False, "renumbers": False, **changes},
     )  # fmt: skip
 
 

@@ -125,7 +125,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: NUMBERS.repeat(0), "repeat: count"),
     (lambda: NUMBERS.prefetch(0), "prefetch: count"),
     (lambda: NUMBERS.shuffle(buffer=0), "shuffle: buffer"),
-    (lambda: NUMBERS.map(square).shuffle(), r"shuffle\(buffer="),
+    (lambda: NUMBERS.filter(square).shuffle(), r"shuffle\(buffer="),
     (lambda: NUMBERS.repeat().shuffle(), "buffer"),
     (lambda: af.items(lambda: iter([1])).shuffle(), "buffer"),
     (lambda: NUMBERS.pad(), r"pad\(to="),
