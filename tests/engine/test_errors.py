@@ -29,7 +29,9 @@ UNLIKE = {"ragged batch", "window", "window by number", "pack", "rows of a pack"
 def test_no_kind_is_left_out(tmp_path: Path) -> None:
     """Each source and stage of the package is in a pipeline that fails, but for those that call no user code."""
     package = Path(af.__file__).parent
-    more = (package / name for name in ("sources.py", "image_source.py", "bridges/pydataset.py", "bridges/share.py"))
+    more = (
+        package / name for name in ("sources.py", "image_source.py", "bridges/pydataset.py", "bridges/share.py")
+    )
     for path in (*package.glob("stages/*.py"), *more):
         importlib.import_module(".".join(("asyncfeed", *path.relative_to(package).with_suffix("").parts)))
     failing: set[type[Node]] = set()
