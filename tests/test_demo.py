@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,22 @@ def test_object_store() -> None:
     assert [line.split("  ")[0] for line in passes] == ["bucket", "bucket, into the cache", "cache"]
     assert len({line.rpartition("error")[2] for line in passes}) == 1
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("library", [pytest.param("keras", marks=pytest.mark.tensorflow), "torch"])
+def test_images(library: str) -> None:
+    """A folder of images of three classes."""
+    pytest.importorskip("PIL")
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"needs {library}")
+    script = DEMO.with_name(f"images_{library}.py")
+    assert len(script.read_text().splitlines()) < 40
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=110, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("of 60 images are in the right class of blue, green, red")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
