@@ -42,6 +42,16 @@ def test_service() -> None:
             "200 records are left for the test",
         ),
         ("parquet", "20000 rows, 99% right"),
+        (
+            "json_lines",
+            "any length: 2000 texts in 63 batches, 47% padding\n"
+            "similar length: 2000 texts in 64 batches, 18% padding",
+        ),
+        (
+            "tar",
+            "epoch 0: 300 samples, and the first batch is from the archives [0, 1, 2]\n"
+            "epoch 1: 300 samples, and the first batch is from the archives [0, 1, 2]",
+        ),
         ("hdf5", "rows: 63 batches, sum 86.947\nchunks: 63 batches, sum 86.947"),
     ],
 )
