@@ -275,18 +275,18 @@ class Outputs:
         self,
         folder: str | os.PathLike[str],
         *,
-        format: Literal["tar", "tfrecord"] = "tar",  # noqa: A002 - the word of the field
+        format: Literal["npy", "parquet", "tar", "tfrecord"] = "tar",  # noqa: A002 - the word of the field
         name: str = "{:06}",
         max_items: int | None = None,
         max_bytes: Size = "256MB",
         progress: bool | Literal["auto"] = "auto",
         memory_limit: Size | None = None,
     ) -> Shards:
-        """Write the samples into a few large files, each with an index: the answer to millions of small files.
+        """Write the samples into a few large files: the answer to millions of small files.
 
         Each file is there whole or not at all. If the program is interrupted, call it again: it goes on behind the
-        last file. This blocks until all is written. The files are read by `flat_map(tar)` or `flat_map(tfrecord)`,
-        and with `indexed=True` the index is used.
+        last file. This blocks until all is written. Archives are read by `flat_map(tar)`, and records by
+        `flat_map(tfrecord)`. Each of these files has an index, which `indexed=True` uses.
 
         Args:
             folder: A local folder. It is made if it does not exist.
@@ -296,9 +296,15 @@ class Outputs:
                 "tfrecord" (`asyncfeed[tfrecord]`): samples are bytes, or dicts of features by name, which become a
                 `tf.train.Example`. A feature is bytes, text, a number, or an array or list of these. Floats have
                 32 bits, and arrays lose their shape.
+                "npy": samples are arrays of one shape and dtype, or numbers. They become the rows of one array in
+                each file. `load(npy).unbatch()` reads them, and so does `arrays` by number.
+                "parquet" (`asyncfeed[parquet]`): samples are dicts of numbers, text, bytes, arrays, lists or dicts
+                by column. The first sample decides the type of each column and the shape of its arrays.
+                `flat_map(parquet)` reads them.
             name: The names of the files, without their end. It has a place for the number.
             max_items: Number of samples that a file has at most.
-            max_bytes: Size of a file, in bytes or as text. A larger sample has a file for itself.
+            max_bytes: Size of a file, in bytes or as text. A larger sample has a file for itself. "parquet"
+                counts the size before compression.
             progress: Whether a progress bar is shown, which needs tqdm (`asyncfeed[progress]`). "auto" shows it if
                 tqdm is installed and there is a terminal.
             memory_limit: As for `open`.
@@ -315,7 +321,7 @@ class Outputs:
             The order of the description, epoch 0. It must be the same when a conversion goes on.
 
         Memory:
-            One sample, and what the pipeline reads ahead.
+            One sample, and what the pipeline reads ahead. For "parquet" 16 MB of samples.
 
         Example:
             >>> import asyncfeed as af, tempfile

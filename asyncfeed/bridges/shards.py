@@ -1,4 +1,4 @@
-"""`to_shards`: converts a pipeline into a few large files, each with an index.
+"""`to_shards`: converts a pipeline into a few large files. Some formats have an index for each.
 
 Each shard is written under another name and then renamed, so a shard that is there is whole. What is there is
 written down in a hidden file. So a conversion that was interrupted goes on behind its last shard.
@@ -91,6 +91,8 @@ class _Writing:
         self._shards: list[tuple[str, int, int]] = []
         """The name, the number of samples and the size of each shard."""
         self._read()
+        if self._shards:
+            encoder.resume(folder / self._shards[0][0])
 
     @property
     def found(self) -> Shards:
@@ -101,21 +103,21 @@ class _Writing:
     def write(self, samples: Iterator[Any], advance: Callable[[int], object]) -> None:
         """Write all samples."""
         most_items, most_bytes = self._limits
+        most_bytes -= self._encoder.overhead
         records = self._encoded(samples)
-        record: bytes | None = None  # one that did not fit into the last shard
+        record: Any = None  # one that did not fit into the last shard
         has_more = True
         while has_more:
             name = f"{self._name.format(len(self._shards))}{self._encoder.suffix}"
             with WholeFile(self._folder / name) as out:
-                edges = [0]
+                edges, taken = [0], 0
                 while len(edges) - 1 != most_items:  # a shard with all its samples does not wait for one more
                     record = next(records, None) if record is None else record
                     has_more = record is not None
-                    if record is None or (
-                        out.size and out.size + len(record) > most_bytes - len(self._encoder.end())
-                    ):
+                    if record is None or (taken and taken + self._encoder.size(record) > most_bytes):
                         break
-                    out.write(record)
+                    taken += self._encoder.size(record)
+                    out.write(self._encoder.add(record))
                     edges.append(out.size)
                     advance(1)
                     record = None
@@ -124,7 +126,7 @@ class _Writing:
         self.is_complete = True
         self._note()
 
-    def _encoded(self, samples: Iterator[Any]) -> Iterator[bytes]:
+    def _encoded(self, samples: Iterator[Any]) -> Iterator[Any]:
         for number, sample in enumerate(samples, self.found.items):
             try:
                 record = self._encoder.encode(sample, number)
@@ -134,9 +136,12 @@ class _Writing:
             yield record
 
     def _finish(self, out: WholeFile, edges: list[int]) -> None:
-        out.write(self._encoder.end())
+        start, end = self._encoder.finish()
+        out.write(end)
+        out.replace_start(start)
         out.done()
-        index_beside(out.place, self._encoder.kind, np.array(edges, np.uint64))
+        if self._encoder.kind is not None:
+            index_beside(out.place, self._encoder.kind, np.array(edges, np.uint64))
         self._shards.append((out.place.name, len(edges) - 1, out.size))
         self._note()
 

@@ -101,7 +101,11 @@ class ToArrays:
         pa = pyarrow()
         types, kind = pa.types, array.type
         if isinstance(kind, pa.FixedShapeTensorType):
-            return array.to_numpy_ndarray() if not array.null_count else self._missing(array, name)
+            if array.null_count:
+                return self._missing(array, name)
+            if types.is_boolean(kind.value_type) and kind.permutation is None:  # pyarrow makes no tensors of them
+                return self.column(array.storage, name).reshape(len(array), *kind.shape)
+            return array.to_numpy_ndarray()
         if isinstance(kind, pa.BaseExtensionType):
             return self.column(array.storage, name)
         if types.is_struct(kind):

@@ -18,6 +18,7 @@ class TarEncoder(Encoder):
 
     suffix = ".tar"
     kind = "tar"
+    overhead = 2 * BLOCK
 
     def encode(self, sample: Any, number: int) -> bytes:
         """Return the members of a sample."""
@@ -34,9 +35,9 @@ class TarEncoder(Encoder):
             raise TypeError(f"{KEY} must be a name without a dot, below the folder of the archive, not {key!r}")
         return b"".join(_member(key, name, data) for name, data in parts.items())
 
-    def end(self) -> bytes:
+    def finish(self) -> tuple[bytes, bytes]:
         """Return the end of an archive."""
-        return bytes(2 * BLOCK)
+        return b"", bytes(2 * BLOCK)
 
 
 def _is_key(key: str) -> bool:

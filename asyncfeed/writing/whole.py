@@ -25,6 +25,12 @@ class WholeFile:
         self._out.write(data)
         self.size += len(data)
 
+    def replace_start(self, data: bytes) -> None:
+        """Replace the first bytes. Nothing is written after that."""
+        self._out.seek(0)
+        self._out.write(data)
+        self.size = max(self.size, len(data))
+
     def done(self) -> None:
         """Give the file its name. It replaces a file that has it."""
         self._out.close()
