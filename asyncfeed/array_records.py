@@ -82,6 +82,9 @@ class ArrayRecords:
                 records[at] = record
         return records
 
+    __getitems__ = read
+    """`items` asks for many records at once."""
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ArrayRecords) and self.paths == other.paths
 
@@ -98,9 +101,8 @@ class ArrayRecords:
 def arrayrecord(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> ArrayRecords:
     """Return the records of local ArrayRecord files, by number. It needs `asyncfeed[arrayrecord]`.
 
-    Read many records in one call: `numbers = items(range(len(records)))`, and then
-    `numbers.shuffle(seed=1).batch(512).flat_map(records.read)`. The shuffle is exact over all files. A call for
-    512 records takes a fraction of the time of 512 calls. `items(records)` reads them one by one.
+    Use it as `items(arrayrecord(paths)).shuffle(seed=1)`. The shuffle is exact over all files, and one call reads
+    many records.
 
     Args:
         paths: One path, or several. The records of the first file come first.

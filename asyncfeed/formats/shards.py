@@ -19,7 +19,7 @@ import numpy as np
 
 from asyncfeed.errors import AsyncfeedError, Corrupt, PipelineError
 from asyncfeed.reading.copies import on_thread
-from asyncfeed.reading.file import File
+from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.reader import value
 from asyncfeed.reading.scope import reader_of
 from asyncfeed.reading.stream import ByteStream
@@ -137,7 +137,7 @@ def plain_name(name: object, place: Path) -> str:
 class Shards(Generic[T_co]):
     """The samples of the shards in a local folder, by number: a dataset for `items`.
 
-    A sample takes two reads: one for its offset, one for itself.
+    A sample takes two reads: one for its offset, one for itself. Those of several samples are made together.
     """
 
     folder: str
@@ -159,16 +159,30 @@ class Shards(Generic[T_co]):
         return self._ends[-1]
 
     def __getitem__(self, place: int) -> T_co:
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        shard = bisect_right(self._ends, place) - 1
-        number = place - self._ends[shard]
-        file = File(os.path.join(self.folder, self.names[shard]))  # noqa: PTH118 - a Path takes longer than the read
-        with reader_of(file) as reader:
-            place = 4 * (number + 1)
-            ends = value(*reader.read_ranges(file, [(place, place + 8)]))
-            start, stop = ends.view("<u4").tolist()
-            if stop < start:
-                raise Corrupt(f"{file.path} has offsets that do not follow each other: it is damaged, or no shard")
-            data = value(*reader.read_ranges(file, [(start, stop)]))
-        return decode_one(data.tobytes(), self.decoders[shard], file.path, number)
+        return self.__getitems__((place,))[0]
+
+    def __getitems__(self, places: Sequence[int]) -> list[T_co]:
+        """Return several samples. Each shard is asked once for all offsets, and once for all samples."""
+        by_shard: dict[int, list[int]] = {}
+        for at, place in enumerate(places):
+            if not 0 <= place < len(self):
+                raise IndexError(place)
+            by_shard.setdefault(bisect_right(self._ends, place) - 1, []).append(at)
+        samples: list[Any] = [None] * len(places)
+        for shard, members in by_shard.items():
+            numbers = [places[at] - self._ends[shard] for at in members]
+            file = File(os.path.join(self.folder, self.names[shard]))  # noqa: PTH118 - faster than a Path
+            with reader_of(file) as reader:
+                heads = reader.read_ranges(file, [(4 * (each + 1), 4 * (each + 3)) for each in numbers])
+                ranges = [_between(value(head), file) for head in heads]
+                parts = reader.read_ranges(file, ranges)
+            for at, number, part in zip(members, numbers, parts, strict=True):
+                samples[at] = decode_one(value(part).tobytes(), self.decoders[shard], file.path, number)
+        return samples
+
+
+def _between(offsets: Bytes, file: File) -> tuple[int, int]:
+    start, stop = offsets.view("<u4").tolist()
+    if stop < start:
+        raise Corrupt(f"{file.path} has offsets that do not follow each other: it is damaged, or no shard")
+    return start, stop

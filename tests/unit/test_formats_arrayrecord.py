@@ -52,6 +52,19 @@ def test_many_records_are_read_in_one_call_and_shuffled_exactly(paths: list[Path
     assert shuffled == list(af.items(records).shuffle(seed=1)) != sorted(shuffled)
 
 
+def test_items_reads_many_records_in_one_call(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def counted(self: Any, places: Any) -> list[bytes]:
+        sizes.append(len(places))
+        return self.read(places)
+
+    records = af.arrayrecord(paths)
+    monkeypatch.setattr(type(records), "__getitems__", counted)
+    assert sorted(map(int, af.items(records).shuffle(seed=1))) == list(range(50))
+    assert (sum(sizes), max(sizes) > 4) == (50, True)
+
+
 def test_it_is_a_value_and_shows_itself(paths: list[Path]) -> None:
     records: Any = af.arrayrecord(str(paths[0]))
     assert repr(records) == "arrayrecord(1 files, 30 records)"

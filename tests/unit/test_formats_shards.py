@@ -145,6 +145,30 @@ def test_samples_of_mds_by_number_are_shuffled_exactly_and_pickled(tmp_path: Pat
         dataset[23]
 
 
+def test_several_samples_of_shards_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    samples = af.litdata(lit_folder(tmp_path, [3, 0, 4])).by_number()
+    assert samples.__getitems__([6, 0, 3, 0, 2]) == [6, 0, 3, 0, 2]
+    assert samples.__getitems__([]) == []
+    for wrong in (-1, 7):
+        with pytest.raises(IndexError):
+            samples.__getitems__([0, wrong])
+        with pytest.raises(IndexError):
+            samples[wrong]
+
+
+def test_a_damaged_sample_among_several_is_named_and_the_others_come(tmp_path: Path) -> None:
+    folder = lit_folder(tmp_path, [5, 5])
+    chunk = next(folder.glob("*-1.bin"))
+    data = bytearray(chunk.read_bytes())
+    at = int.from_bytes(data[12:16], "little")
+    data[at] = 255  # the size of its only leaf
+    chunk.write_bytes(data)
+    samples = af.items(af.litdata(folder).by_number(), on_error="skip", skip_limit=1)
+    assert sorted(samples.shuffle(seed=1)) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    with pytest.raises(Corrupt, match=r"-1\.bin: sample 2 is damaged"):
+        list(af.items(af.litdata(folder).by_number()))
+
+
 def test_compressed_shards_of_mds_by_number_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"are compressed: write files\(...\).flat_map\(mds\)"):
         af.mds.by_number(mds_folder(tmp_path, [3], zipped=True))
