@@ -220,7 +220,7 @@ class _Reading:
             return self.decoder.decode(block[:good]), fault
         return "", fault
 
-    def parsed(self, text: str, final: bool) -> tuple[list[list[str]], list[int], int, Exception | None]:
+    def parsed(self, text: str, final: bool) -> tuple[list[tuple[str, ...]], list[int], int, Exception | None]:
         """Return whole rows, the lines before each of them, how many characters they take, and what is wrong."""
         options = self.options
         source = io.StringIO(text, newline="")
@@ -231,7 +231,7 @@ class _Reading:
             quoting=parsing.QUOTE_NONE if options.quotechar is None else parsing.QUOTE_MINIMAL,
             strict=True,
         )
-        rows: list[list[str]] = []
+        rows: list[tuple[str, ...]] = []
         starts: list[int] = []
         error: Exception | None = None
         width = len(self.names) if self.names is not None else -1
@@ -242,7 +242,7 @@ class _Reading:
                 if stop - used > options.max_row:
                     raise self.too_long(line)
                 if len(row) == width:
-                    rows.append(row)
+                    rows.append(tuple(row))  # the garbage collector ignores tuples of text, and no lists
                     starts.append(line)
                 elif row:  # an empty line gives an empty list
                     if width >= 0:
@@ -275,7 +275,7 @@ class _Reading:
         self.names = row
         return len(row)
 
-    def samples(self, rows: list[list[str]], starts: list[int]) -> tuple[list[Row], Exception | None]:
+    def samples(self, rows: list[tuple[str, ...]], starts: list[int]) -> tuple[list[Row], Exception | None]:
         """Return the rows as dicts, up to the first value that a type refuses, and the error of that value."""
         if not rows:
             return [], None
