@@ -373,6 +373,17 @@ def test_the_total_is_the_sum(items: list[Any]) -> None:
     assert total_size(items) == sum(map(size_of, items))
 
 
+@given(
+    st.lists(
+        st.fixed_dictionaries({"a": trees, "b": trees}) | st.dictionaries(st.text(max_size=1), trees), max_size=40
+    )
+)
+def test_the_total_of_rows_is_the_sum(rows: list[Any]) -> None:
+    assert total_size(rows) == sum(map(size_of, rows)) == size_of(rows) - size_of([])
+    rows = [{"b": row, "a": 1} if at % 2 else {"a": row, "b": "text"} for at, row in enumerate(rows)]
+    assert total_size(rows) == sum(map(size_of, rows)) == size_of(rows) - size_of([])
+
+
 def test_the_total_of_arrays_is_the_sum() -> None:
     """Also where some of them hold objects."""
     arrays = [np.zeros(3), np.zeros((2, 2), np.int8), np.array(["abc"], object)]
