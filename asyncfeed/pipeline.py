@@ -12,7 +12,7 @@ from asyncfeed.functions.resources import Resource
 from asyncfeed.outputs import Outputs
 from asyncfeed.sizes import Size
 from asyncfeed.stages.base import Node
-from asyncfeed.stages.cache import Cache
+from asyncfeed.stages.cache import MEMORY, Cache
 from asyncfeed.stages.enumerate import Enumerate
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
@@ -237,42 +237,49 @@ class Pipeline(Outputs, Calling[T_co]):
     def cache(
         self, folder: str | os.PathLike[str], *, max_bytes: Size | None = None, version: str | None = None
     ) -> Pipeline[T_co]:
-        """Keep what is read from a slow store in a folder of the local disk, for later epochs and runs.
+        """Keep what is read or made, for later epochs and runs: in a folder of the local disk, or in memory.
 
-        Before `load` it keeps the files as they are. Put it directly behind `files(...)`, and shuffle after it.
-        Directly behind `load` it keeps the samples, so that they are decoded once.
+        Directly behind `files(...)` it keeps the files as they are; shuffle after it. Behind `load` and `map` it
+        keeps samples: what these stages make of one item. Then neither are the files read again, nor the functions
+        called.
 
         Args:
             folder: A folder that belongs to you, and that only you can write to. It is made if it is not there.
-                Any number of pipelines and processes may share it.
-            max_bytes: Most bytes that the folder may have: a number, or text such as "200 GB". None is as many as
-                the disk has, except for a twentieth of it.
-            version: A name for what the decoder does, if the decoder is your own. Change it with the decoder.
-                asyncfeed's decoders need none.
+                Any number of pipelines and processes may share it. Or "memory": samples are kept by this process,
+                as long as this pipeline lives, or one that is made of it.
+            max_bytes: Most bytes that are kept: a number, or text such as "200 GB". None is as many as the disk
+                has, except for a twentieth of it. "memory" needs a number.
+            version: A name for what your own functions do. Change it when they change. A folder needs it behind
+                `map`, and behind `load` with a decoder of your own.
 
         Raises:
-            PipelineError: It does not stand before `load` or directly behind it, or a `version` is missing.
+            PipelineError: It stands where it can keep nothing: behind a batch, or behind a function that is async,
+                or runs in processes, or draws random numbers. Or a `version` is missing.
             PermissionError: While the pipeline runs: another user could write to the folder.
-            TypeError: While the pipeline runs, behind `load`: a sample holds something else than arrays, numbers,
-                text and bytes, in tuples, lists and dicts.
+            TypeError: While the pipeline runs: a sample holds something else than arrays, numbers, text and bytes,
+                in tuples, lists and dicts; or items of something else come in.
 
         Order:
             The items stay as they are.
 
         Memory:
-            Nothing is held in memory. Files are read from the folder straight into a `batch`, as local files are.
-            If the folder is full, the rest is read from the store in each epoch. `feed.stats()` counts hits and
-            misses. docs/storage.md says what an entry is found by, and what happens if a disk or a process fails.
+            A folder holds nothing in memory. Files are read from it straight into a `batch`, as local files are.
+            "memory" takes `max_bytes` beside the memory limit of a run, and a sample is copied each time. If a
+            cache is full, it keeps what it has, and the rest is made again in each epoch. `feed.stats()` counts
+            hits and misses. docs/storage.md says what an entry is found by, and what happens if a disk fails.
 
         Example:
-            >>> import asyncfeed as af, pathlib, tempfile
-            >>> path = pathlib.Path(tempfile.mkdtemp())
-            >>> _ = (path / "a.txt").write_text("hello")
-            >>> kept = af.files(path / "a.txt").cache(path / "cache", max_bytes="1 GB").load(af.text)
-            >>> list(kept), list(kept)
-            (['hello'], ['hello'])
+            >>> import asyncfeed as af
+            >>> calls = []
+            >>> def square(number):
+            ...     calls.append(number)
+            ...     return number * number
+            >>> kept = af.items(range(4)).map(square).cache("memory", max_bytes="1 MB")
+            >>> list(kept), sorted(kept.shuffle(seed=7)), sorted(calls)
+            ([0, 1, 4, 9], [0, 1, 4, 9], [0, 1, 2, 3])
         """
-        return self.then(Cache(os.path.abspath(os.fspath(folder)), max_bytes, version))  # noqa: PTH100
+        place = os.fspath(folder)
+        return self.then(Cache(place if place == MEMORY else os.path.abspath(place), max_bytes, version))  # noqa: PTH100
 
     # -- what functions need
 

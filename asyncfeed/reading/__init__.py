@@ -8,7 +8,8 @@ Each thing has one place:
 * `local.py`, `opener.py`: the local disk. `memory.py`: bytes that are in memory already.
 * `urls.py`, `objects.py`: from a URL to the store that it names. `keys.py`: many objects, and patterns of them.
 * `obstore_*.py`: object stores through obstore: its client, its errors, the reader, the listing.
-* `cached.py`: a store behind a cache. `cached_samples.py`, `samples.py`: decoded samples in a cache.
+* `cached.py`: a store behind a cache. `cached_samples.py`, `sample_storage.py`, `samples.py`: samples
+  that are kept.
   `cache_folder.py`: the folder of both.
 * `scope.py`: which reader the code of a run gets for a file. `stream.py`: the bytes of a file, read in order.
   `ranges.py`: parts of a file, read in any order.

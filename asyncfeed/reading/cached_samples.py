@@ -1,90 +1,80 @@
-"""Samples that are kept in a folder of the local disk when they are first decoded."""
+"""Samples that are kept when they are first made, in memory or in a folder of the local disk."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
-import numpy as np
-
-from asyncfeed.reading.cache_folder import HEADER, CacheFolder, folder_at
-from asyncfeed.reading.cached import DAMAGED, HITS, KEPT, NO_VERSION, NOT_KEPT, Namer, identity_of, namer, read_all
+from asyncfeed.reading.cached import HITS, KEPT, NO_VERSION, NOT_KEPT, Namer, identity_of, namer
 from asyncfeed.reading.file import File
-from asyncfeed.reading.opener import FLAGS
 from asyncfeed.reading.reader import Store
-from asyncfeed.reading.samples import pack, unpack
+from asyncfeed.reading.sample_storage import NOTHING, FolderSamples, MemorySamples
+from asyncfeed.reading.samples import Unkept, described, pack
 from asyncfeed.stats import SlowPaths
-
-_NOTHING = object()
 
 
 @dataclass(slots=True)
 class CachedSamples:
-    """Returns the samples of files: from the folder, or from `load`. Any number of threads may call it.
+    """Returns the samples of items: those that are kept, or from `make`. Any number of threads may call it.
 
-    An entry is found by a hash of the store, the path, the size and the version of the file, and of the decoder.
+    An entry is found by a hash of what makes the sample, and of the item. Of a file this is the store, the path,
+    the size and the version.
     """
 
-    load: Callable[[File], Any]
-    decoder: str
-    """The name of the decoder and of its version."""
-    path: str
-    limit: int
+    make: Callable[[Any], Any]
+    what: str
+    """The name of what makes the samples, and of its version."""
+    storage: FolderSamples | MemorySamples
     counts: SlowPaths = field(default_factory=SlowPaths)
     _namers: dict[Store | None, Namer | None] = field(default_factory=dict)
-    _folder: CacheFolder | None = None
 
-    def __call__(self, file: File) -> Any:
-        """Return the sample of a file."""
-        folder = self._begun()
-        namer = self._namer(file.store)
-        if namer is None or file.size is None or file.version is None:
+    def __call__(self, item: Any) -> Any:
+        """Return the sample of an item."""
+        storage = self.storage
+        storage.begin()
+        name = self._name_of_file(item) if isinstance(item, File) else self._name(item)
+        if name is None:
             self.counts.note(NO_VERSION)
-            return self.load(file)
-        name = namer(file)
-        sample = self._kept(folder, folder.entry(name))
-        if sample is _NOTHING:
-            sample = self.load(file)
-            kept = folder.keep(name, pack(sample), self.limit)
-            self.counts.note(KEPT if kept else NOT_KEPT)
+            return self.make(item)
+        sample = storage.find(name, self.counts)
+        if sample is not NOTHING:
+            self.counts.note(HITS)
+            return sample
+        sample = self.make(item)
+        kept = storage.keep(name, pack(sample))
+        self.counts.note(KEPT if kept else NOT_KEPT)
         return sample
 
-    def _begun(self) -> CacheFolder:
-        folder = self._folder
-        if folder is None:
-            folder = folder_at(self.path)
-            folder.begin()
-            self._folder = folder
-        folder.check()
-        folder.begin_reads()
-        return folder
+    def _name_of_file(self, file: File) -> str | None:
+        """Return the name of the entry of a file; None if the file has no version."""
+        if file.store not in self._namers:
+            identity = identity_of(file.store)
+            self._namers[file.store] = None if identity is None else namer(identity, f"sample {self.what}")
+        found = self._namers[file.store]
+        return None if found is None or file.size is None or file.version is None else found(file)
 
-    def _namer(self, store: Store | None) -> Namer | None:
-        if store not in self._namers:
-            identity = identity_of(store)
-            self._namers[store] = None if identity is None else namer(identity, f"sample {self.decoder}")
-        return self._namers[store]
+    def _name(self, item: Any) -> str | None:
+        """Return the name of the entry of an item; None if a file in it has no version."""
+        try:
+            text, parts = described(item, self._described_file)
+        except Unkept:
+            return None
+        except TypeError as error:
+            raise TypeError(
+                f"cache finds a sample by the item that it is made of. {error}: the items may be files, numbers, "
+                "texts, bytes and arrays, and tuples, lists and dicts of them"
+            ) from None
+        hashed = blake2b(f"item {self.what}\0{text}".encode("utf-8", "surrogateescape"), digest_size=16)
+        for part in parts:
+            hashed.update(part)
+        return hashed.hexdigest()
 
-    def _kept(self, folder: CacheFolder, path: str) -> Any:
-        """Return the sample in an entry, or `_NOTHING`."""
-        try:
-            fd = os.open(path, FLAGS)
-        except OSError:
-            return _NOTHING
-        try:
-            status = os.fstat(fd)
-            header, data = bytearray(HEADER), np.empty(max(0, status.st_size - HEADER), np.uint8)
-            whole = read_all(fd, [header, data.data], status.st_size)
-            if whole and folder.is_sound(path, fd, status, header, (data.data,)):
-                sample = unpack(data)
-                self.counts.note(HITS)
-                return sample
-        except (OSError, ValueError):
-            pass
-        finally:
-            os.close(fd)
-        folder.remove(path)
-        self.counts.note(DAMAGED)
-        return _NOTHING
+    def _described_file(self, thing: Any) -> list[Any] | None:
+        if not isinstance(thing, File):
+            return None
+        name = self._name_of_file(thing)
+        if name is None:
+            raise Unkept
+        return ["file", name]

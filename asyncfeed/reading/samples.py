@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -46,10 +47,24 @@ def unpack(data: Bytes) -> Any:
         raise ValueError(str(error)) from None
 
 
+class Unkept(Exception):
+    """A thing cannot be described now, and this is no error."""
+
+
+def described(item: object, other: Callable[[Any], list[Any] | None]) -> tuple[str, list[memoryview]]:
+    """Return a text and bytes that only an equal item has.
+
+    `other` describes things that cannot be kept, such as files. It returns None for what it does not know.
+    """
+    parts: list[memoryview] = []
+    return json.dumps(_Packer(parts, other).describe(item)), parts
+
+
 class _Packer:
-    def __init__(self, parts: list[memoryview]) -> None:
+    def __init__(self, parts: list[memoryview], other: Callable[[Any], list[Any] | None] | None = None) -> None:
         self._parts = parts
         self._at = 0
+        self._other = other
 
     def describe(self, thing: Any) -> list[Any]:
         """Return what a thing is made of, as JSON, and add its bytes to the parts."""
@@ -69,9 +84,14 @@ class _Packer:
             what = "array" if kind is np.ndarray else "scalar"
             dtype = np.lib.format.dtype_to_descr(array.dtype)
             return [what, dtype, array.shape, order, self._add(flat.view(np.uint8).data if flat.nbytes else b"")]
+        if self._other is not None:
+            known = self._other(thing)
+            if known is None:
+                raise TypeError(f"This one has a {kind.__name__}")
+            return known
         raise TypeError(
             f"cache keeps arrays, numbers, text and bytes, in tuples, lists and dicts, and not {kind.__name__}: "
-            "let the decoder return those, or put cache before load, where it keeps files"
+            "let the function before it return those, or put cache before load, where it keeps files"
         )
 
     def _add(self, data: memoryview | bytes) -> int:

@@ -140,6 +140,10 @@ class Node:
         """Whether the stage needs all items by number."""
         return False
 
+    def absorb_before(self, stages: Sequence[Node]) -> list[Node] | None:
+        """Return these stages, which are before this one, with it as one stage together with some. None if not."""
+        return None
+
     def may_precede(self, other: Node) -> bool:
         """Return whether it may run before `other`, which it follows: same items, and no needless reads."""
         return False

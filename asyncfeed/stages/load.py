@@ -113,10 +113,6 @@ class Load(Node):
 
         Or one that looks for each sample in the cache that follows.
         """
-        if isinstance(following, Cache):
-            from asyncfeed.stages.cached_load import CachedLoad  # noqa: PLC0415 - only a run needs it
-
-            return CachedLoad(self, following)
         decoder = self.decoder
         if not isinstance(decoder, Decoder) or not self.one_to_one:
             return None

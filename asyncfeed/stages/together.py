@@ -21,6 +21,10 @@ def arrange(stages: Sequence[Node], *, merge: bool = True) -> list[Node]:
     arranged: list[Node] = []
     for node in stages:
         place = len(arranged)
+        joined = node.absorb_before(arranged) if merge else None
+        if joined is not None:
+            arranged = joined
+            continue
         while node.absorbed_over_queues and place and arranged[place - 1].is_queue:
             place -= 1  # if a batch and its load are one stage, nothing is queued between them
         merged = arranged[place - 1].absorb(node) if place and merge else None

@@ -245,7 +245,7 @@ def test_a_cache_of_something_else_says_where_it_belongs(folder: Path) -> None:
         list(numbers.cache(folder))
     files = af.items(VersionStore(numbered(2)).files())
     for wrong in (
-        lambda: files.load(af.npy).take(1).cache(folder),
+        lambda: files.load(af.npy).shuffle(buffer=2).cache(folder),
         lambda: files.load(af.npy).batch(2).cache(folder),
         lambda: numbers.batch(2).cache(folder),
         lambda: files.cache(folder, version="1"),

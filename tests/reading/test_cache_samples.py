@@ -132,7 +132,9 @@ def test_a_decoder_of_ones_own_needs_a_version(store: VersionStore, folder: Path
 
 def test_a_sample_of_something_else_says_so(store: VersionStore, folder: Path) -> None:
     cached = af.items(store.files()).load(lambda data: {1, 2}, concurrency=1).cache(folder, version="1")
-    with pytest.raises(TypeError, match="not set: let the decoder return those, or put cache before load"):
+    with pytest.raises(
+        TypeError, match="not set: let the function before it return those, or put cache before load"
+    ):
         list(cached)
     assert entries(folder) == []
     assert left(folder) == []
