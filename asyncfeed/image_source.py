@@ -51,9 +51,10 @@ class ImageFolder(Source):
     """Images with the number of their class."""
 
     root: Any
+    classes: tuple[str, ...] | None = field(default=None)
     store: Any = field(default=None)
     labelled: Labelled = field(default_factory=Labelled, repr=False)
-    classes: tuple[str, ...] = field(default=(), repr=False)
+    names: tuple[str, ...] = field(default=(), repr=False)
 
     method: ClassVar[str] = "image_folder"
     positional: ClassVar[tuple[str, ...]] = ("root",)
@@ -62,7 +63,7 @@ class ImageFolder(Source):
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes, by label."""
-        return self.classes
+        return self.names
 
     @property
     def reads_on_loop(self) -> bool:
@@ -76,22 +77,28 @@ class ImageFolder(Source):
         return Numbered(len(labelled.places), labelled.pick, name=labelled.name)
 
 
-def image_folder(root: Pattern, *, store: object = None, **options: Any) -> Pipeline[tuple[File, int]]:
+def image_folder(
+    root: Pattern, *, classes: Sequence[str] | None = None, store: object = None, **options: Any
+) -> Pipeline[tuple[File, int]]:
     """Read the images below a folder that has one folder for each class, as pairs `(File, label)` to `load`.
 
     The folders directly below `root` are the classes. Their images may lie in further folders. The label of an
     image is the number of its class, in the order of the names. `.class_names` has the names, also after other
-    stages. Files whose name does not end as that of an image does (`.jpg`, `.png`, ...) are left out.
+    stages. Files whose name does not end as that of an image does (`.jpg`, `.png`, ...) are left out. A folder
+    without images is no class. So give `classes` if another folder must have the same labels.
 
     Like `files`, this lists the files here, once.
 
     Args:
         root: The folder, or the URL of one (`s3://bucket/train`).
+        classes: The names of all classes, by label: `classes=train.class_names` for the images of the validation.
+            Some may have no images.
         store: As for `files`.
         options: As for `files`.
 
     Raises:
-        PipelineError: There is no image below the folder, or one lies beside the class folders.
+        PipelineError: There is no image below the folder, one lies beside the class folders, or one is of a class
+            that is not in `classes`.
         NotADirectoryError: `root` is a file.
         FileNotFoundError: There is no such folder.
 
@@ -113,6 +120,7 @@ def image_folder(root: Pattern, *, store: object = None, **options: Any) -> Pipe
     """
     if not isinstance(root, str | os.PathLike) or not isinstance(os.fspath(root), str):
         raise PipelineError(f"image_folder: takes the path or the URL of one folder, not {root!r}")
+    given = None if classes is None else _given(classes)
     top = os.fspath(root)
     start = top if top.endswith("/") else f"{top}/"
     found = _listed(top, start, store, options)
@@ -129,10 +137,22 @@ def image_folder(root: Pattern, *, store: object = None, **options: Any) -> Pipe
                 f"image_folder: {found[place].path!r} lies beside the class folders: move it into the folder of "
                 "its class; for images without classes write files(...).load(image)"
             )
-    classes = tuple(sorted({name for name, _, _ in names}))
-    number = {name: label for label, name in enumerate(classes)}
+    present = {name for name, _, _ in names}
+    if given is not None and not present.issubset(given):
+        others = sorted(present.difference(given))
+        raise PipelineError(f"image_folder: {top!r} has images of classes that are not in classes=: {others[:5]}")
+    every = given or tuple(sorted(present))
+    number = {name: label for label, name in enumerate(every)}
     labelled = Labelled(found, places, array("i", (number[name] for name, _, _ in names)))
-    return Pipeline(ImageFolder(root, store, labelled, classes))
+    return Pipeline(ImageFolder(root, given, store, labelled, every))
+
+
+def _given(classes: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of classes as a tuple, after a check."""
+    names = () if isinstance(classes, str) else tuple(classes)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise PipelineError(f"image_folder: classes must be different names, by label, not {classes!r}")
+    return names
 
 
 def _listed(top: str, start: str, store: object, options: dict[str, Any]) -> FileList | ObjectList:

@@ -120,6 +120,33 @@ def test_an_image_without_a_class_is_refused(tmp_path: Path) -> None:
         af.image_folder(tmp_path)
 
 
+def test_a_folder_without_images_is_no_class(tmp_path: Path) -> None:
+    """Two folders have the same labels if the second is told the classes of the first."""
+    train = af.image_folder(write(tmp_path / "train", ["ants/1.jpg", "cats/1.jpg", "dogs/1.jpg"]))
+    write(tmp_path / "val", ["ants/notes.txt", "cats/2.jpg", "dogs/2.jpg"])
+    (tmp_path / "val" / "bees").mkdir()
+    val = af.image_folder(tmp_path / "val")
+    assert val.class_names == ("cats", "dogs")
+    val = af.image_folder(tmp_path / "val", classes=train.class_names)
+    assert val.class_names == ("ants", "cats", "dogs")
+    assert shown(val, tmp_path / "val") == [("cats/2.jpg", 1), ("dogs/2.jpg", 2)]
+    assert repr(val) == f"image_folder({tmp_path / 'val'!r}, classes=('ants', 'cats', 'dogs'))"
+    assert shown(af.image_folder(tmp_path / "val", classes=["dogs", "cats"]), tmp_path / "val") == [
+        ("cats/2.jpg", 1),
+        ("dogs/2.jpg", 0),
+    ]
+
+
+def test_classes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    with pytest.raises(af.PipelineError, match=r"classes that are not in classes=: \['a-b', 'dogs'\]"):
+        af.image_folder(tmp_path, classes=["cats"])
+    wrong: list[Any] = ["cats", [], ["cats", "cats"], [1, 2]]
+    for classes in wrong:
+        with pytest.raises(af.PipelineError, match="classes must be different names"):
+            af.image_folder(tmp_path, classes=classes)
+
+
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(FileNotFoundError, match="nothing"):
