@@ -100,7 +100,7 @@ class Lines(LineDecoder[str]):
         Corrupt: A line has more than `max_line` bytes or is not UTF-8, or the compressed data is damaged.
 
     Memory:
-        A file is read in blocks (up to 256 KB of a local one), and decompressed in pieces of 256 KB. So memory is
+        A file is read in blocks (up to 1 MB of a local one), and decompressed in pieces of 256 KB. So memory is
         bounded by these and by the longest line.
 
     Example:

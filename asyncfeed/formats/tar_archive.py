@@ -55,13 +55,13 @@ class Archive:
         self._members = members
         self._max_bytes = max_bytes
         self._parts: list[bytes] = []
-        """What was read and not used. It begins at a header."""
+        """What was read of the next member. It begins at a header."""
         self._have = 0
         """Number of bytes in `parts`."""
         self._needed = BLOCK
         """Number of bytes in `parts` with which the next member may be read."""
         self.offset = 0
-        """Where `parts` begins in the archive."""
+        """Where `parts` begins in the archive, or the data that is being read."""
         self.pax = b""
         """The headers that hold for all members that follow."""
         self._sample: dict[str, Any] | None = None
@@ -70,23 +70,50 @@ class Archive:
 
     def feed(self, block: bytes) -> tuple[list[Any], Corrupt | None]:
         """Return the samples that end in this block, and the error after them."""
-        self._parts.append(block)
-        self._have += len(block)
         found: list[Any] = []
-        if self._have < self._needed:
-            return found, None
-        data = b"".join(self._parts)
-        start = 0
         try:
-            while True:
-                start = self._member(data, start, found)
+            start = self._begun(block, found) if self._have else 0
+            if start is not None:
+                self._members_of(block, start, found)
         except Corrupt as error:
             return found, error
+        return found, None
+
+    def _begun(self, block: bytes, found: list[Any]) -> int | None:
+        """Read the member that began before this block. Return where it ends in the block; None if it does not.
+
+        Only the bytes of this member are joined.
+        """
+        while self._have + len(block) >= self._needed:
+            before = self._have
+            piece = b"".join((*self._parts, block[: self._needed - before]))
+            try:
+                stop = self._member(piece, 0, found)
+            except More as more:
+                self._needed = more.args[0]
+                continue
+            if stop < before:  # a header that says less than was needed to read it
+                self._parts, self._have, self._needed = [piece[stop:before]], before - stop, BLOCK
+                self.offset += stop
+                continue
+            self._parts, self._have, self._needed = [], 0, BLOCK
+            self.offset -= before
+            return stop - before
+        self._parts.append(block)
+        self._have += len(block)
+        return None
+
+    def _members_of(self, data: bytes, start: int, found: list[Any]) -> None:
+        """Read all members that end in `data`, and keep the rest. `offset` is where `data` begins."""
+        self._needed = BLOCK
+        try:
+            while start < len(data):
+                start = self._member(data, start, found)
         except More as more:
             self._needed = more.args[0] - start
         self.offset += start
-        self._parts, self._have = [data[start:]], len(data) - start
-        return found, None
+        rest = data[start:]
+        self._parts, self._have = [rest] if rest else [], len(rest)
 
     def end(self) -> tuple[list[Any], Corrupt | None]:
         """Return the last sample, or the error of an archive that is cut short."""
@@ -118,7 +145,9 @@ class Archive:
         if head.is_file:
             body = head.body
             if body is None:
-                body = _part(data, head.at + BLOCK, head.stop - head.at - BLOCK)[: head.size]
+                if head.stop > len(data):
+                    raise More(head.stop)
+                body = data[head.at + BLOCK : head.at + BLOCK + head.size]
             self._take(head.path, body, head.at, found)
         return head.stop
 

@@ -93,7 +93,7 @@ class TFRecord(RecordDecoder[Any]):
             not have what the features say. The message names the file, and the offset or the record.
 
     Memory:
-        A file is read in blocks (up to 256 KB of a local one), so memory is bounded by these and by the
+        A file is read in blocks (up to 1 MB of a local one), so memory is bounded by these and by the
         longest record.
 
     Example:

@@ -12,7 +12,7 @@ from asyncfeed.reading.reader import AsyncReader, Range, Reader
 
 FIRST = 1 << 16
 """Bytes that the first call on a thread reads of a stream. Each call reads twice as many as the one before."""
-BLOCK = 1 << 18
+BLOCK = 1 << 20
 """Bytes that one call reads at most. Fewer bytes make more calls of 0.1 ms. More bytes take more memory."""
 
 
@@ -47,7 +47,7 @@ class ThreadedReader(AsyncReader):
         return found
 
     async def stream(self, file: File, start: int = 0) -> AsyncGenerator[bytes]:
-        """Yield the bytes of a file in blocks of 64 KB to 256 KB. The file is closed in every case."""
+        """Yield the bytes of a file in blocks of 64 KB to 1 MB. The file is closed in every case."""
         handle = _Handle(self._reader, file, start)
         try:
             await self._submit(handle.open)
