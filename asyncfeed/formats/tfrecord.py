@@ -202,13 +202,15 @@ class TFRecord(RecordDecoder[Any]):
         checksum = self._checksum()
         records: list[bytes] = []
         for data, path, number, offset in found:
-            framing = _Framing(path, None, self.max_bytes)
-            length = framing.length(data, 0, offset)
-            if len(data) != length + _AROUND:
+            length = len(data) - _AROUND
+            record = bytes(data[_FIRST:-4])
+            found_length, found_sum = _LENGTH.unpack_from(data) if length >= 0 else (-1, 0)
+            if found_length != length or found_sum != length_sum(length) or length > self.max_bytes:
+                if length >= 0:
+                    _Framing(path, None, self.max_bytes).length(data, 0, offset)  # raises if the record is wrong
                 raise Corrupt(f"{path}: record {number} is not where its index says: remove the index")
-            record = bytes(data[_FIRST : _FIRST + length])
             if checksum is not None and mask(checksum(record)) != _SUM.unpack_from(data, _FIRST + length)[0]:
-                raise framing.wrong_sum(offset)
+                raise _Framing(path, None, self.max_bytes).wrong_sum(offset)
             records.append(record)
         if self.features is None:
             return records
@@ -256,30 +258,55 @@ class _Framing:
 
     def cut(self) -> tuple[list[bytes], Corrupt | None]:
         """Return the records that are whole, and the error that follows them."""
-        data = b"".join(self._parts)
+        *before, data = self._parts
         records: list[bytes] = []
         error = None
-        at, size, checksum = 0, len(data), self._checksum
-        self._needed = _FIRST
+        at = 0
         try:
-            while size - at >= _FIRST:
-                length = self.length(data, at, self.offset + at)
-                start = at + _FIRST
-                stop = start + length
-                if stop + 4 > size:
-                    self._needed = length + _AROUND
-                    break
-                record = data[start:stop]
-                if checksum is not None and mask(checksum(record)) != _SUM.unpack_from(data, stop)[0]:
-                    raise self.wrong_sum(self.offset + at)
-                records.append(record)
-                at = stop + 4
+            if before:
+                at = self._begun(b"".join(before), data, records)
+            if at is not None:
+                self._whole(data, at, records)
         except Corrupt as wrong:
             error = wrong
-        self._parts = [data[at:]]
-        self.size -= at
-        self.offset += at
         return records, error
+
+    def _begun(self, rest: bytes, data: bytes, records: list[bytes]) -> int | None:
+        """Take the record that began before `data`. Return where it ends in `data`; None if it does not.
+
+        Only the bytes of this record are joined.
+        """
+        head = rest + data[: max(0, _FIRST - len(rest))]
+        needed = self.length(head, 0, self.offset) + _AROUND
+        if self.size < needed:
+            self._needed = needed
+            return None
+        stop = needed - len(rest)
+        self._take(rest + data[:stop], 0, needed - 4, records, self.offset)
+        self.offset += needed
+        return stop
+
+    def _whole(self, data: bytes, at: int, records: list[bytes]) -> None:
+        """Take the records that are whole from `at` on, and keep the rest of the data."""
+        size, first = len(data), self.offset - at
+        self._needed = _FIRST
+        while size - at >= _FIRST:
+            stop = at + _FIRST + self.length(data, at, first + at)
+            if stop + 4 > size:
+                self._needed = stop + 4 - at
+                break
+            self._take(data, at, stop, records, first + at)
+            at = stop + 4
+        self._parts = [data[at:]] if at < size else []
+        self.size = size - at
+        self.offset = first + at
+
+    def _take(self, data: bytes, at: int, stop: int, records: list[bytes], offset: int) -> None:
+        """Take the record whose length is at `at`, and whose checksum is at `stop`."""
+        record = data[at + _FIRST : stop]
+        if self._checksum is not None and mask(self._checksum(record)) != _SUM.unpack_from(data, stop)[0]:
+            raise self.wrong_sum(offset)
+        records.append(record)
 
     def length(self, data: bytes | memoryview, at: int, offset: int) -> int:
         """Return the length of the record at a place of the data, which is at this offset of the file."""

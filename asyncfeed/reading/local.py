@@ -155,9 +155,9 @@ def _rest(fd: int, file: File, buffer: Bytes, got: int) -> Bytes:
 def _read_range(fd: int, file: File, part: Range) -> Bytes:
     start, stop = part
     buffer = np.empty(stop - start, np.uint8)
-    got = 0
-    while got < len(buffer):
-        os.lseek(fd, start + got, os.SEEK_SET)
+    os.lseek(fd, start, os.SEEK_SET)
+    got = os.readv(fd, (buffer,))
+    while got < stop - start:
         more = os.readv(fd, (buffer.data[got:],))
         if not more:
             raise ends_before(file, stop)

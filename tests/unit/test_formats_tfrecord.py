@@ -278,3 +278,11 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
     finally:
         module.checksum_library.cache_clear()
     assert read(file_of([b"one"]), af.tfrecord(verify=False)) == [b"one"]
+
+
+@pytest.mark.parametrize("size", [0, 3, 12, 15, 16, 18, 20])
+def test_a_record_that_is_not_where_its_index_says_is_an_error(size: int) -> None:
+    data = memoryview(file_of([b"one", b"three"]))
+    with pytest.raises(Corrupt, match=r"(x: record 0 is not where its index says: remove the index|checksum)"):
+        af.tfrecord.record(data[:size], "x", 0, 0)
+    assert af.tfrecord.record(data[:19], "x", 0, 0) == b"one"
