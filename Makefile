@@ -63,6 +63,9 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/queues.py
 	$(BIN)/python benchmarks/legacy.py
 	$(BIN)/python benchmarks/crossing.py
+	$(BIN)/python benchmarks/images.py
+	$(BIN)/python benchmarks/records.py
+	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/figure.py
 

@@ -203,12 +203,13 @@ class TFRecord(RecordDecoder[Any]):
         records: list[bytes] = []
         for data, path, number, offset in found:
             length = len(data) - _AROUND
-            record = bytes(data[_FIRST:-4])
-            found_length, found_sum = _LENGTH.unpack_from(data) if length >= 0 else (-1, 0)
+            if length < 0:
+                raise _misplaced(path, number)
+            found_length, found_sum = _LENGTH.unpack_from(data)
             if found_length != length or found_sum != length_sum(length) or length > self.max_bytes:
-                if length >= 0:
-                    _Framing(path, None, self.max_bytes).length(data, 0, offset)  # raises if the record is wrong
-                raise Corrupt(f"{path}: record {number} is not where its index says: remove the index")
+                _Framing(path, None, self.max_bytes).length(data, 0, offset)  # raises if the record is wrong
+                raise _misplaced(path, number)
+            record = bytes(data[_FIRST:-4])
             if checksum is not None and mask(checksum(record)) != _SUM.unpack_from(data, _FIRST + length)[0]:
                 raise _Framing(path, None, self.max_bytes).wrong_sum(offset)
             records.append(record)
@@ -233,6 +234,10 @@ def checksum_library() -> Any:
         return installed("google_crc32c", "tfrecord")
     except PipelineError as error:
         raise PipelineError(f"{error}, or write tfrecord(verify=False)") from None
+
+
+def _misplaced(path: str, number: int) -> Corrupt:
+    return Corrupt(f"{path}: record {number} is not where its index says: remove the index")
 
 
 class _Framing:
@@ -261,7 +266,7 @@ class _Framing:
         *before, data = self._parts
         records: list[bytes] = []
         error = None
-        at = 0
+        at: int | None = 0
         try:
             if before:
                 at = self._begun(b"".join(before), data, records)

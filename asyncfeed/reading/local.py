@@ -156,7 +156,7 @@ def _read_range(fd: int, file: File, part: Range) -> Bytes:
     start, stop = part
     buffer = np.empty(stop - start, np.uint8)
     os.lseek(fd, start, os.SEEK_SET)
-    got = os.readv(fd, (buffer,))
+    got = os.readv(fd, (buffer.data,))
     while got < stop - start:
         more = os.readv(fd, (buffer.data[got:],))
         if not more:
