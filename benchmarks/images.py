@@ -38,7 +38,7 @@ OURS, TF, TF_SMOOTH, TORCH, SPDL, ONE = (
     "tf.data",
     "tf.data, antialias=True",
     "torch DataLoader",
-    "SPDL, Pillow",
+    "SPDL",
     "one thread",
 )
 
@@ -96,6 +96,18 @@ def by_pillow(path: str) -> np.ndarray[Any, Any]:
 
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+
+
+def by_simplejpeg(path: str) -> np.ndarray[Any, Any]:
+    """Return an image decoded with simplejpeg at the smallest scale that is enough, and resized with Pillow."""
+    from PIL import Image
+    from simplejpeg import decode_jpeg
+
+    pixels = decode_jpeg(Path(path).read_bytes(), min_height=SIZE, min_width=SIZE)
+    return np.asarray(Image.fromarray(pixels).resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+
+
+DECODERS = {"Pillow": by_pillow, "simplejpeg": by_simplejpeg}
 
 
 def check(contender: Contender, images: ImageSet, items: int = 100) -> None:
@@ -158,8 +170,9 @@ def tf_data(*, antialias: bool) -> Iterator[Contender]:
 class Photos:
     """A map-style dataset, in a module of its own so that workers of any kind can import it."""
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self, paths: list[str], decoder: str) -> None:
         self.paths = paths
+        self.decoder = decoder
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -167,35 +180,42 @@ class Photos:
     def __getitem__(self, place: int) -> Any:
         import torch
 
-        return torch.from_numpy(by_pillow(self.paths[place]).copy())
+        return torch.from_numpy(DECODERS[self.decoder](self.paths[place]).copy())
 
 
 def torch() -> Iterator[Contender]:
     """Yield the DataLoader, its workers kept from epoch to epoch."""
     from torch.utils.data import DataLoader
 
-    def make(workers: int, images: ImageSet, items: int) -> Any:
-        data: Any = Photos(images.take(items))
+    def make(decoder: str, workers: int, images: ImageSet, items: int) -> Any:
+        data: Any = Photos(images.take(items), decoder)
         return DataLoader(data, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
 
-    settings = {f"workers {count}": Made(partial(make, count)) for count in (0, 1, 2, 4)}
-    yield Contender(TORCH, settings, note="Pillow; batches are tensors; workers live on between epochs")
+    settings = {
+        f"{decoder}, workers {count}": Made(partial(make, decoder, count))
+        for decoder in DECODERS
+        for count in (0, 1, 2, 4)
+    }
+    yield Contender(TORCH, settings, note="batches are tensors; workers live on between epochs")
 
 
 def spdl() -> Iterator[Contender]:
-    """Yield SPDL's engine with Pillow on its threads. Its own decoders need FFmpeg in the system."""
+    """Yield SPDL's engine with Pillow or simplejpeg on its threads. Its decoders need FFmpeg in the system."""
     from spdl.pipeline import PipelineBuilder
 
-    def run(threads: int, images: ImageSet, items: int, consume: Callable[[Any], None]) -> None:
+    def run(decoder: str, threads: int, images: ImageSet, items: int, consume: Callable[[Any], None]) -> None:
         paths = images.take(items)
         np.random.default_rng(SEED).shuffle(paths)
-        builder: Any = PipelineBuilder().add_source(paths).pipe(by_pillow, concurrency=threads)
+        builder: Any = PipelineBuilder().add_source(paths).pipe(DECODERS[decoder], concurrency=threads)
         pipeline = builder.aggregate(BATCH).pipe(np.stack).add_sink(4).build(num_threads=threads + 1)
         with pipeline.auto_stop():
             for batch in pipeline:
                 consume(batch)
 
-    yield Contender(SPDL, {f"threads {count}": partial(run, count) for count in (2, 4)})
+    settings = {
+        f"{decoder}, threads {count}": partial(run, decoder, count) for decoder in DECODERS for count in (2, 4)
+    }
+    yield Contender(SPDL, settings, note="its engine calls the decoder on its threads")
 
 
 def one_thread() -> Iterator[Contender]:
@@ -233,7 +253,7 @@ def jpeg(*, quick: bool) -> Section:
     section.remarks.append(f"{len(times[OURS])} turns of about {seconds:g} s each.")
     section.remarks.append(
         "tf.data resizes without a filter unless antialias=True, which is what the others do. SPDL's own decoders "
-        "need the libraries of FFmpeg in the system, which are not there, so it runs Pillow on its threads."
+        "need the libraries of FFmpeg in the system, which are not there. So it calls Pillow or simplejpeg."
     )
     section.remarks.extend(f"{entry.name}: {entry.note}." for entry in entries if entry.note)
     section.remarks.extend(missing)
