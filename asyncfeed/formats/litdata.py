@@ -46,6 +46,11 @@ class LitSample:
         """Return a sample."""
         if self.tokens:
             return _leaf(self.formats[0], data)
+        if self.formats and not data:
+            raise PipelineError(
+                "litdata: the samples are an Arrow table at the end of the chunk, as new versions of LitData "
+                "write dicts of numbers and texts. This is not read: write arrays, or Parquet files"
+            )
         at = 4 * len(self.formats)
         leaves = []
         for form, size in zip(self.formats, np.frombuffer(data, "<u4", len(self.formats)).tolist(), strict=True):
@@ -132,6 +137,7 @@ def litdata(index: str | os.PathLike[str] | Mapping[str, Any], *, compression: C
         config = found["config"]
         formats, spec = tuple(config["data_format"]), config["data_spec"]
         encrypted = config.get("encryption")
+        packed = str(config.get("compression") or "").startswith("zstd")
         chunks = tuple(
             (plain_name(each["filename"], where), count(each["chunk_size"])) for each in found["chunks"]
         )
@@ -144,6 +150,11 @@ def litdata(index: str | os.PathLike[str] | Mapping[str, Any], *, compression: C
         raise Corrupt(f"{where} is damaged, or no index of LitData") from error
     if encrypted:
         raise PipelineError(f"litdata: the chunks of {where} are encrypted, which is not read")
+    if packed and any(".zstd" not in name for name, _ in chunks):
+        raise PipelineError(
+            f"litdata: the chunks of {where} are compressed in parts, which is not read: write them with "
+            'compression_level="chunk"'
+        )
     for form, (kind, _, number) in zip(formats, kinds, strict=True):
         if kind == "pickle":
             raise PipelineError(

@@ -27,9 +27,9 @@ REQUEST_SECONDS = 120
 """Time for a whole request, with its contents of at most 16 MB. A slower line needs a longer time."""
 LISTING_RETRIES = 4
 """Number of times that obstore itself repeats a request of a listing."""
-MAX_HOPS = 100
+MAX_HOPS = 2000
 """Number of times that the end of a reader waits for obstore: 0.1 ms each, or 5 ms beside a thread that runs
-Python. More are no use if something else holds a future."""
+Python. On a busy machine 100 were too few. More are no use if something else holds a future."""
 
 used = False
 """Whether this process has made a client."""

@@ -64,10 +64,13 @@ async def _expand(names: ObjectList) -> ObjectList:
     if not len(folders):
         return ObjectList(names.places, (known[each] for each in named(names)))
     matches = ObjectList(names.places)
-    for number in range(len(folders)):
-        async with aclosing(folders.pages(number)) as pages:
-            async for page in pages:
-                matches.extend(page)
+    try:
+        for number in range(len(folders)):
+            async with aclosing(folders.pages(number)) as pages:
+                async for page in pages:
+                    matches.extend(page)
+    finally:
+        folders.let_go()  # obstore may keep the last future until it is used again, and with it these frames
     matches = matches.in_order()
     if not known:
         return matches

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 def open_sockets() -> set[str]:
@@ -29,9 +30,23 @@ def open_sockets() -> set[str]:
 def wait_for_sockets(before: set[str]) -> None:
     """Wait until no socket is open that was not open before."""
     deadline = time.monotonic() + 20
-    while open_sockets() - before:
-        assert time.monotonic() < deadline, "a socket stays open"
+    while left := open_sockets() - before:
+        assert time.monotonic() < deadline, f"sockets stay open: {', '.join(map(ends_of, sorted(left)))}"
         time.sleep(0.005)
+
+
+def ends_of(name: str) -> str:
+    """Return what the system knows of a socket: the ports of both ends, and its state."""
+    inode = name.partition("[")[2].rstrip("]")
+    for table in ("tcp", "tcp6", "unix"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if table == "unix" and words[6] == inode:
+                return f"{name} unix {' '.join(words[5:])}"
+            if table != "unix" and words[9] == inode:
+                mine, other = (int(words[at].rpartition(":")[2], 16) for at in (1, 2))
+                return f"{name} {table} port {mine} to {other}, state {words[3]}"
+    return f"{name}, which no table has"
 
 
 @contextmanager

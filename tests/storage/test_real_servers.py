@@ -146,6 +146,30 @@ def test_a_pattern_lists_sorted_with_sizes_and_versions(bucket: Bucket) -> None:
     assert [file.size for file in bucket.files(["train/notes.txt", "train/**/*.raw"])] == [1, *[20] * 12, 1]
 
 
+def test_a_future_that_obstore_keeps_keeps_no_connection(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of obstore that has no GIL lets go of a future only when obstore is used again."""
+    kept: list[Any] = []
+    known = open_sockets()
+
+    class Keeping:
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self.stream = listing(*args, **options)
+
+        def __anext__(self) -> Any:
+            kept.append(anext(self.stream))
+            return kept[-1]
+
+    listing = obstore.list
+    monkeypatch.setattr(obstore, "list", Keeping)
+    assert len(list(bucket.files("train/*.raw"))) == 12
+    with pytest.raises(af.PipelineError, match="matches no object"):
+        bucket.files("none/*.raw")
+    assert len(list(bucket.files("train/*.raw", listing="streamed"))) == 12
+    assert kept
+    gc.collect()
+    wait_for_sockets(known)
+
+
 @pytest.mark.parametrize("verify", ["size", "etag"])
 def test_objects_are_read_one_by_one_and_in_batches(bucket: Bucket, verify: str) -> None:
     loaded = bucket.files("train/*.raw", verify=verify).load(af.raw("uint8"))

@@ -303,11 +303,21 @@ def test_an_array_of_litdata_alone_has_its_size_before_it_unless_chunks_are_toke
         (lit_index(["no_header_numpy:14"], leaf()), "'no_header_numpy:14', which is not read"),
         (lit_index(["int"], leaf("my.Type", None, leaf())), "are of type my.Type"),
         (lit_index(["int"], leaf(), encryption={"level": "chunk"}), "are encrypted"),
+        (
+            lit_index(["int"], leaf(), [{"filename": "0.bin", "chunk_size": 1}], compression="zstd"),
+            "are compressed in parts, which is not read",
+        ),
     ],
 )
 def test_what_litdata_is_not_read_as_is_refused_when_it_is_described(index: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         af.litdata(index)
+
+
+def test_rows_of_arrow_in_a_chunk_of_litdata_are_refused() -> None:
+    """The samples before the table have no bytes."""
+    with pytest.raises(PipelineError, match="the samples are an Arrow table at the end of the chunk"):
+        read(af.litdata(lit_index(["int"], leaf())), shard([b"", b""]) + b"ARROW1")
 
 
 def test_litdata_by_number_needs_a_folder_of_plain_chunks(tmp_path: Path) -> None:
