@@ -43,7 +43,13 @@ def unpack(data: Bytes) -> Any:
     start = 8 + int.from_bytes(data[:8].tobytes(), "little")
     try:
         return _Unpacker(data[start + -start % ALIGNED :]).make(json.loads(data[8:start].tobytes().decode()))
-    except (TypeError, KeyError, IndexError) as error:
+    except (
+        TypeError,
+        KeyError,
+        IndexError,
+        OverflowError,
+        SystemError,
+    ) as error:  # the last: no Unicode character
         raise ValueError(str(error)) from None
 
 

@@ -243,6 +243,14 @@ def test_what_would_come_back_as_something_else_is_refused(thing: Any) -> None:
         pack([thing])
 
 
+def test_a_text_of_what_are_no_characters_is_an_error() -> None:
+    """NumPy raises a `SystemError` for a code beyond those of Unicode."""
+    held = packed([np.str_("a")]).copy()
+    held[-held[::-1].tolist().index(ord("a")) - 1 :][:4] = 255
+    with pytest.raises(ValueError, match="maximum character"):
+        unpack(held)
+
+
 @given(SAMPLES, st.data())
 def test_bytes_that_are_no_sample_are_an_error_and_nothing_else(sample: Any, data: st.DataObject) -> None:
     """The checksum finds them before. Here whatever comes is a sample, or a `ValueError`."""

@@ -27,6 +27,8 @@ from tests.servers.running import open_sockets, wait_for_sockets
 pytest.importorskip("obstore")
 
 COUNT = 70
+QUICK = af.Retry(max_delay=0.02)
+"""As many attempts as by default, without long delays."""
 
 
 def npy(array: Any) -> bytes:
@@ -254,7 +256,7 @@ else:
 
 
 def test_a_failure_names_the_object_and_keeps_its_type(server: ObjectServer) -> None:
-    pipeline = af.files("s3://bucket/train/*.npy", **reach(server)).load(af.npy)
+    pipeline = af.files("s3://bucket/train/*.npy", **reach(server)).load(af.npy, retry=QUICK)
     for fault, error in (("503", af.Unavailable), ("404", FileNotFoundError), ("wrong range", af.Corrupt)):
         server.faults.rules.clear()
         server.faults.add(fault, where=lambda key: key == "train/005.npy")
@@ -268,7 +270,9 @@ def test_a_failure_names_the_object_and_keeps_its_type(server: ObjectServer) -> 
 
 def test_items_that_fail_can_be_left_out(server: ObjectServer) -> None:
     server.faults.add("503", where=lambda key: key == "train/005.npy")
-    pipeline = af.files("s3://bucket/train/*.npy", **reach(server)).load(af.npy, on_error="skip", skip_limit=1)
+    pipeline = af.files("s3://bucket/train/*.npy", **reach(server)).load(
+        af.npy, on_error="skip", skip_limit=1, retry=QUICK
+    )
     assert [int(array[0]) for array in pipeline] == [number for number in range(COUNT) if number != 5]
 
 
