@@ -36,6 +36,13 @@ SEEDS = range(int(os.environ.get("ASYNCFEED_SEEDS", "4")))
 Run = Callable[[Coroutine[Any, Any, Any] | Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names of tests that differ from process to process: several processes could not share the tests."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"the name of a test holds an address: {item.nodeid}; give ids to parametrize")
+
+
 @pytest.fixture(params=SEEDS)
 def seed(request: pytest.FixtureRequest) -> int:
     """Return a seed; the test runs once with each. `ASYNCFEED_SEEDS=500` widens the search."""

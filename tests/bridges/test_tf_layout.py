@@ -119,7 +119,6 @@ def test_a_mapping_becomes_a_dict() -> None:
         ((None,), "no array, number or text"),
         ((), "no array, number or text"),
     ],
-    ids=str,
 )
 def test_what_is_no_tensor_is_refused_where_it_is_asked_for(item: Any, message: str) -> None:  # noqa: ANN401
     with pytest.raises(af.PipelineError, match=message):
