@@ -211,7 +211,7 @@ GAPS = pa.table(
         ("tokens", "tokens", [], [[1], []]),
         ("tokens", "tokens", None, [[1], None]),
         ("inner", "inner.element", -1, [[1, -1], []]),
-        ("day", "day", np.datetime64("NaT"), [None, 1]),
+        ("day", "day", np.datetime64("NaT", "D"), [None, 1]),
         ("price", "price", -1, [-1.0, 1.0]),
         ("kind", "kind", "b", ["a", "b"]),
         ("point", "point.y", 7, [1, 7]),
