@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from asyncfeed.axes import Axes
+from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.reading.cached_samples import CachedSamples
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.loading import ForEachFile
@@ -82,6 +83,7 @@ class _Chain:
     def __call__(self, item: Any) -> Any:
         for fn in self.functions:
             item = fn(item)
+            refuse_awaitable("map", item)  # the next function, or the cache, would say something else of it
         return item
 
 

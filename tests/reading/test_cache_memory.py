@@ -266,3 +266,8 @@ def test_an_item_that_tells_nothing_of_itself_is_an_error(options: dict[str, Any
 def test_what_is_no_sample_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="not set: let the function before it return those"):
         list(af.items([1]).map(lambda number: {number}).cache(**options))
+
+
+def test_a_function_that_returns_a_coroutine_is_an_error_that_says_so(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="async"):
+        list(af.items([1]).map(lambda number: later(number)).map(str).cache(**options))
