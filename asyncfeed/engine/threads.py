@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 R = TypeVar("R")
 
@@ -51,6 +52,8 @@ class Threads:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._busy: dict[threading.Thread, str] = {}
         self._threads: list[threading.Thread] = []
+        self._ending: WeakSet[threading.Thread] = WeakSet()
+        """The threads that were told to end. A client may keep a context, and that leads here, but not to them."""
         self._pending = 0
         """Number of jobs that a thread has, or that were handed out. Jobs that wait in a limiter do not count."""
         self._parked: set[threading.Semaphore | threading.Lock] = set()
@@ -186,12 +189,14 @@ class Threads:
         """Tell the threads to end. Each ends when its job returns."""
         self.ending = self._closed = True
         self._context = Context()
-        for _ in self._threads:
+        for thread in self._threads:
+            self._ending.add(thread)
             self._jobs.put(None)
+        self._threads = []
 
     def join(self, grace: float) -> None:
         """Wait until the idle threads have ended, at most `grace` seconds for each."""
-        for thread in self._threads:
+        for thread in list(self._ending):
             if thread not in self._busy:
                 thread.join(grace)
 

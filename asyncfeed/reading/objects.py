@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from asyncfeed.attempts.retry import Policy, Retry
 from asyncfeed.errors import PipelineError
 from asyncfeed.reading.file import File
+from asyncfeed.reading.obstore_exit import wait_for_obstore
 from asyncfeed.reading.reader import Store
 from asyncfeed.reading.urls import WEB, Location, check_endpoint, check_host, parse
 
@@ -22,6 +24,9 @@ POLICY = Policy(
 )
 """A store that gets too many requests may refuse most of them for seconds. So an object may be refused more often
 than it may fail. Later objects wait for it, so its delays are short. Fewer requests are made meanwhile anyhow."""
+
+# Functions registered first are called last: runs, which are stopped when the interpreter ends, register later.
+atexit.register(wait_for_obstore)
 
 
 @dataclass(frozen=True, repr=False)

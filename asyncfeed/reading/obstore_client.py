@@ -12,6 +12,7 @@ from weakref import ReferenceType, ref
 
 from asyncfeed.errors import PipelineError, StoreError
 from asyncfeed.extras import installed
+from asyncfeed.reading.obstore_exit import note_unheard
 from asyncfeed.reading.urls import WEB
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ class Sent:
         """Remember a request, and return it."""
         self._last.append(ref(future))
         return future
+
+    def abandon(self) -> None:
+        """Let Python not end before obstore has done with the requests. Their loop is closed, so they go on."""
+        note_unheard(future for future in (made() for made in self._last) if future is not None)
 
     async def settle(self) -> None:
         """Return when no answer to a cancelled request is on the way, or after `MAX_HOPS` turns of obstore."""

@@ -124,6 +124,8 @@ class Folders:
             del ahead, stream
             if loop_runs():
                 await sent.settle()
+            else:
+                sent.abandon()
 
     def let_go(self) -> None:
         """Let go of the connections."""

@@ -89,6 +89,7 @@ class ObstoreReader(AsyncReader):
         """Let go of requests and connections, without the loop."""
         self._client = None
         self._requests.abandon()
+        self._sent.abandon()
 
     async def look(self, files: Sequence[File]) -> list[File | Exception]:
         """Return the objects with the size and the etag that they have now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import sys
 import threading
@@ -18,7 +19,7 @@ from tests.servers.objects import ObjectServer, serving
 from tests.servers.running import open_sockets, wait_for_sockets
 from tests.storage.buckets import PATIENT, files, fill
 
-pytest.importorskip("obstore")
+obstore = pytest.importorskip("obstore")
 
 OPENS = 200
 KEPT_BLOCKS = 20
@@ -97,6 +98,36 @@ def test_nothing_is_left_of_many_opens(server: ObjectServer, use: Callable[[af.P
             use(pipeline)
         wait_for_sockets(sockets)  # obstore closes them on threads of its own
     assert server.wait_closed()
+
+
+@pytest.mark.parametrize("use", [read_a_bit, leave_by_an_error, leave_async_by_an_error, fail])
+def test_what_obstore_keeps_of_a_request_keeps_no_thread(
+    server: ObjectServer, use: Callable[[af.Pipeline[Any]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of obstore without the GIL lets go of the future, its loop and its context when obstore is used again."""
+    kept: list[Any] = []
+
+    def keeping(start: Callable[..., Any]) -> Callable[..., Any]:
+        def started(*args: Any, **options: Any) -> Any:
+            kept.append((start(*args, **options), contextvars.copy_context(), asyncio.get_running_loop()))
+            return kept[-1][0]
+
+        return started
+
+    for name in ("get_range_async", "get_async", "head_async"):
+        monkeypatch.setattr(obstore, name, keeping(getattr(obstore, name)))
+    listed = files(server)
+    for kind in ("reset", "cut"):
+        server.faults.add(kind, rate=0.1)
+    if use is fail:
+        server.faults.add("503", where=lambda key: key >= "00030")
+    retry = af.Retry(attempts=2, first_delay=1e-3) if use is fail else PATIENT
+    pipeline = listed.load(af.raw("uint8"), retry=retry).batch(8)
+    sockets = open_sockets()
+    with no_leaks(types=(af.Feed, threading.Thread)):
+        use(pipeline)
+        wait_for_sockets(sockets)
+    assert kept
 
 
 @pytest.mark.quiet
