@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE
 from typing import Self
 
 PART = ".part"
@@ -12,13 +13,22 @@ PART = ".part"
 
 
 class WholeFile:
-    """A file that gets its name when it is `done`. If the block is left before, nothing stays."""
+    """A file that gets its name when it is `done`. If the block is left before, nothing stays.
 
-    def __init__(self, place: Path) -> None:
+    It may be read by whom the process lets read its files. A file that it replaces hands on who may.
+
+    Args:
+        place: The file.
+        lasts: Whether it is on the disk when it has its name, so that a power cut leaves the old or the new one.
+            That takes some milliseconds.
+    """
+
+    def __init__(self, place: Path, *, lasts: bool = False) -> None:
         self.place = place
-        handle, self._name = tempfile.mkstemp(dir=place.parent, prefix=".", suffix=PART)
-        self._out = os.fdopen(handle, "wb")
         self.size = 0
+        self._lasts = lasts
+        self._name = place.parent / f".{place.name[:64]}.{os.urandom(6).hex()}{PART}"
+        self._out = open(self._name, "xb")  # noqa: PTH123, SIM115 - `__exit__` closes it
 
     def write(self, data: bytes) -> None:
         """Add bytes."""
@@ -33,19 +43,37 @@ class WholeFile:
 
     def done(self) -> None:
         """Give the file its name. It replaces a file that has it."""
+        with suppress(OSError):  # there is none, or it belongs to somebody else
+            os.fchmod(self._out.fileno(), S_IMODE(self.place.stat().st_mode))
+        if self._lasts:
+            self._out.flush()
+            os.fsync(self._out.fileno())
         self._out.close()
-        Path(self._name).replace(self.place)
+        self._name.replace(self.place)
+        if self._lasts:
+            _sync_folder(self.place.parent)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._out.close()
-        Path(self._name).unlink(missing_ok=True)
+        with suppress(OSError):  # closing writes the rest, and fails once more if the disk is full
+            self._out.close()
+        self._name.unlink(missing_ok=True)
 
 
-def write_whole(place: Path, data: bytes) -> None:
-    """Write a file at once."""
-    with WholeFile(place) as out:
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk. Some file systems cannot do that, and do not need it."""
+    with suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def write_whole(place: Path, data: bytes, *, lasts: bool = False) -> None:
+    """Write a file at once. `lasts` is as for `WholeFile`."""
+    with WholeFile(place, lasts=lasts) as out:
         out.write(data)
         out.done()
