@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +17,7 @@ from asyncfeed.reading import manifest as manifests
 from asyncfeed.reading import remote
 from asyncfeed.reading.file import File
 from asyncfeed.reading.keys import ObjectList
-from asyncfeed.reading.listing import FileList, Listing, Pattern, expand
+from asyncfeed.reading.listing import FileList, Listing, Pattern, common_folder, expand
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.urls import scheme_of
 from asyncfeed.stages.base import Source
@@ -68,6 +69,15 @@ class Files(Source):
 
     delivers_files: ClassVar[bool] = True
 
+    def deciding(self) -> dict[str, object]:
+        """Return the files. What each run lists for itself is known by its patterns, without their folder."""
+        if not isinstance(self.found, Unlisted):
+            return {"found": self.found}
+        given: Any = self.manifest if self.patterns is None else self.patterns
+        texts = [os.fspath(each) for each in ([given] if isinstance(given, str | os.PathLike) else given)]
+        start = len(common_folder([_fixed_start(each) for each in texts]))
+        return {"listed": [each[start:] for each in texts]}
+
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return `Unknown`: files have no axes."""
         return Unknown()
@@ -98,8 +108,29 @@ class Files(Source):
         return 'files(...) without listing="streamed" knows all its files' if self.listing == "streamed" else ""
 
     def __str__(self) -> str:
-        """Return the call."""
+        """Return the call. Many paths are shown as their number."""
+        if type(self.patterns) is tuple and len(self.patterns) > MAX_SHOWN:
+            return str(replace(self, patterns=_Paths(len(self.patterns))))
         return super().__str__().replace("files(None, ", "files(", 1)
+
+
+MAX_SHOWN = 12
+"""Number of paths that the text of a pipeline shows. A million of them made an error of 60 MB."""
+
+
+class _Paths:
+    """Shows many paths as their number."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __repr__(self) -> str:
+        return f"<{self._count} paths>"
+
+
+def _fixed_start(pattern: str) -> str:
+    """Return the start of a pattern that has no wildcard."""
+    return re.split(r"[*?\[{]", pattern, maxsplit=1)[0]
 
 
 def files(

@@ -60,6 +60,12 @@ class ImageFolder(Source):
     positional: ClassVar[tuple[str, ...]] = ("root",)
     delivers_files: ClassVar[bool] = True
 
+    def deciding(self) -> dict[str, object]:
+        """Return the images and their classes."""
+        labelled = self.labelled
+        images = labelled.found.digest(labelled.places)
+        return {"images": images, "labels": labelled.labels, "names": self.names}
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes, by label."""

@@ -57,6 +57,7 @@ class Items(Source):
 
     method: ClassVar[str] = "items"
     positional: ClassVar[tuple[str, ...]] = ("data",)
+    tuning: ClassVar[tuple[str, ...]] = ("concurrency", "skip_limit")
 
     def __post_init__(self) -> None:
         data = self.data
@@ -278,6 +279,7 @@ class Arrays(Source):
     concurrency: Concurrency = "auto"
 
     method: ClassVar[str] = "arrays"
+    tuning: ClassVar[tuple[str, ...]] = ("concurrency",)
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return `Fixed`: rows of an array have one shape."""

@@ -45,6 +45,10 @@ class Table(Source):
     method: ClassVar[str] = "table"
     positional: ClassVar[tuple[str, ...]] = ("path",)
 
+    def deciding(self) -> dict[str, object]:
+        """Return the columns: the folder of the file does not count."""
+        return {"types": self.types} | {f"column {name}": column for name, column in self.columns.items()}
+
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return `Unknown`: a row is a dictionary of cells, and a cell has no axes."""
         return Unknown()

@@ -43,7 +43,7 @@ SEEN_STAGES = {"asyncfeed.stages", "asyncfeed.stages.base", "asyncfeed.stages.st
 KNOWS_STAGES = {"stages", "pipeline", "batching", "calling", "combine"}
 IMPORTS_ALL = {"engine/everything.py"}  # so that a run imports nothing later; it names none of them
 
-NO_ASYNCIO = {"stages", "formats", "reading", "stacking"}
+NO_ASYNCIO = {"stages", "formats", "reading", "stacking", "state"}
 # What of these is for the loop: readers that are called there, and the streams that they give.
 FOR_THE_LOOP = {
     "reading/threaded.py",

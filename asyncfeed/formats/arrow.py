@@ -68,6 +68,7 @@ class Arrow(RangeDecoder[Columns]):
     """
 
     name = "arrow"
+    tuning = ("max_bytes",)
     columns: tuple[str, ...] | None = None
     rows: int | None = None
     nulls: tuple[tuple[str, Any], ...] = ()

@@ -46,6 +46,7 @@ class Audio(Decoder[Any]):
     """
 
     name = "audio"
+    tuning = ("max_bytes",)
     packs = True
     sample_rate: int | None = None
     mono: bool = False

@@ -98,6 +98,8 @@ class Decoder(Generic[T_co]):
     """Whether the decoder has `probe`."""
     lays_out: ClassVar[bool] = False
     """Whether the decoder has `layout`."""
+    tuning: ClassVar[tuple[str, ...]] = ()
+    """The fields that do not decide the samples, such as limits. A saved state fits whatever they are."""
     packs: ClassVar[bool] = False
     """Whether a sample may be far larger than its file. Then the decoder has `unpacked`."""
 
@@ -190,6 +192,8 @@ class ManyDecoder(Generic[T_co]):
     """
 
     name: ClassVar[str]
+    tuning: ClassVar[tuple[str, ...]] = ()
+    """As of a `Decoder`."""
 
     async def __call__(self, source: File | str | os.PathLike[str] | Data, /) -> AsyncGenerator[T_co]:
         """Yield the samples in a file, or in the contents of a file that you have read yourself."""

@@ -56,6 +56,7 @@ class Csv(StreamDecoder[Row]):
     """
 
     name = "csv"
+    tuning = ("max_row",)
     columns: tuple[str, ...] | None = None
     types: tuple[tuple[str, Kind], ...] = ()
     header: bool = True

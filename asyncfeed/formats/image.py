@@ -49,6 +49,7 @@ class ImageDecoder(Decoder["npt.NDArray[Any]"]):
     """
 
     name = "image"
+    tuning = ("max_pixels",)
     packs = True
     mode: Mode = "RGB"
     size: tuple[int, int] | None = None

@@ -39,6 +39,7 @@ class LineDecoder(StreamDecoder[T_co]):
 
     inline: ClassVar[int] = 1 << 12
     """Bytes that are decoded on the loop, in at most about 0.1 ms. A call on a thread takes about 0.05 ms."""
+    tuning = ("max_line",)
     max_line: int = MAX_LINE
     compression: Compressed = field(default="auto", kw_only=True)
 

@@ -47,6 +47,7 @@ class Npz(Decoder[Arrays]):
     """
 
     name = "npz"
+    tuning = ("max_bytes",)
     lays_out = True
     packs = True
     keys: tuple[str, ...] | None = None

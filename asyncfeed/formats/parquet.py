@@ -88,6 +88,7 @@ class Parquet(RangeDecoder[Columns]):
     """
 
     name = "parquet"
+    tuning = ("max_bytes",)
     columns: tuple[str, ...] | None = None
     rows: int | None = None
     nulls: tuple[tuple[str, Any], ...] = ()

@@ -46,6 +46,7 @@ class Tar(RecordDecoder[Any]):
     """
 
     name = "tar"
+    tuning = ("max_bytes",)
     compression: Compressed = "auto"
     members: bool = False
     max_bytes: int = 1 << 30

@@ -106,6 +106,7 @@ class TFRecord(RecordDecoder[Any]):
     """
 
     name = "tfrecord"
+    tuning = ("verify", "max_bytes")
     magic = _Magic()
     features: Example | None = None
     verify: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import pairwise, starmap
 from operator import lt
 from typing import NamedTuple, overload
@@ -49,6 +50,10 @@ class Texts(Sequence[str]):
         """Add a text. It may hold surrogates, as the names of local files do."""
         self._joined += text.encode("utf-8", "surrogatepass")
         self._ends.append(len(self._joined))
+
+    def tobytes(self) -> bytes:
+        """Return the texts, and where each ends. Only equal texts have equal bytes."""
+        return bytes(self._joined) + self._ends.tobytes()
 
     @property
     def nbytes(self) -> int:
@@ -136,6 +141,18 @@ class ObjectList(Sequence[File]):
     def memory(self) -> int:
         """Memory that the list takes, in bytes."""
         return self._keys.nbytes + self._etags.nbytes + 8 * len(self._sizes) + 4 * len(self._which)
+
+    def digest(self, places: Iterable[int] | None = None) -> str:
+        """Return what stands for the objects, or those at these places: keys, sizes and etags, in order.
+
+        The names of buckets do not count, so a copy of a bucket has the same digest if it has the same etags.
+        """
+        if places is not None:
+            return ObjectList(self._places, map(self._found, places)).digest()
+        found = sha256(self._sizes.tobytes())
+        for each in (self._keys, self._etags, self._which):
+            found.update(each.tobytes())
+        return found.hexdigest()[:16]
 
     def found(self) -> Iterator[Found]:
         """Yield what is known of each object."""

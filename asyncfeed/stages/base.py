@@ -22,6 +22,7 @@ from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.resources import Resource
 from asyncfeed.stages.steps import Indexed, Opening, Picking, Step, Zipping
+from asyncfeed.state.counted import counted
 from asyncfeed.trees import same
 
 
@@ -53,6 +54,11 @@ class Node:
     """The fields with functions of the user's. They may ask for what `using` opens."""
     hidden: ClassVar[bool] = False
     """Whether it is a part of another node. Then errors and `explain` show the other node."""
+    tuning: ClassVar[tuple[str, ...]] = ()
+    """The fields that decide neither which items come nor in which order, such as `concurrency`. A saved state
+    fits whatever they are. All other fields that are compared count."""
+    only_tunes: ClassVar[bool] = False
+    """Whether the stage decides nothing of this: the same items come without it. A saved state fits both."""
 
     def __init_subclass__(cls) -> None:
         if cls.axes is Node.axes:
@@ -74,6 +80,13 @@ class Node:
 
     def __hash__(self) -> int:
         return hash(type(self))  # a field may be a list, and equal fields need not have equal hashes
+
+    def deciding(self) -> dict[str, object]:
+        """Return what decides which items come and in which order, by name. A saved state fits only the same.
+
+        Override it if a field counts only in part.
+        """
+        return counted(self)
 
     def index(self, upstream: Indexed) -> Indexed | None:
         """Return `upstream` rearranged, or None if this stage needs more than the places of items."""

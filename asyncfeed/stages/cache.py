@@ -36,6 +36,7 @@ class Cache(Node):
     """The samples that are kept in memory, for all pipelines that are made of this one."""
 
     method: ClassVar[str] = "cache"
+    only_tunes: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("folder",)
 
     def __post_init__(self) -> None:

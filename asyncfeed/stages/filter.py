@@ -20,6 +20,7 @@ class Filter(Node):
     method = "filter"
     positional = ("fn",)
     functions = ("fn",)
+    tuning = ("concurrency", "skip_limit")
 
     fn: Callable[..., Any]
     concurrency: Concurrency = "auto"

@@ -30,6 +30,7 @@ class FlatMap(Node):
     method = "flat_map"
     positional = ("fn",)
     functions = ("fn",)
+    tuning = ("concurrency", "skip_limit")
     makes_items = True
 
     fn: Callable[..., Any]

@@ -32,6 +32,7 @@ class Interleave(Node):
     method: ClassVar[str] = "interleave"
     positional: ClassVar[tuple[str, ...]] = ("fn",)
     functions: ClassVar[tuple[str, ...]] = ("fn",)
+    tuning: ClassVar[tuple[str, ...]] = ("skip_limit",)
     makes_items: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

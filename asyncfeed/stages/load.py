@@ -40,6 +40,7 @@ class Load(Node):
     method = "load"
     positional = ("decoder",)
     functions = ("decoder",)
+    tuning = ("concurrency", "skip_limit", "retry", "timeout", "hedge")
     makes_items = True
 
     decoder: Decoder[Any] | Callable[[bytes], Any]

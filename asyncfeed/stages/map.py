@@ -34,6 +34,7 @@ class Map(Node):
     method = "map"
     positional = ("fn",)
     functions = ("fn",)
+    tuning = ("concurrency", "skip_limit", "on", "retry", "timeout", "hedge")
     makes_items = True
 
     fn: Callable[..., Any]

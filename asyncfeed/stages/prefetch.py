@@ -18,6 +18,7 @@ class Prefetch(Node):
     count: int
 
     method: ClassVar[str] = "prefetch"
+    only_tunes: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("count",)
     is_queue: ClassVar[bool] = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from asyncfeed.attempts.retry import Policy
 from asyncfeed.attempts.skip import OnError, Skip
@@ -103,6 +103,9 @@ class Algorithm:
 @dataclass(frozen=True)
 class Reading:
     """How the items of a source are read if `pick` calls the user's code. The options are those of `map`."""
+
+    tuning: ClassVar[tuple[str, ...]] = ("concurrency", "skip_limit", "together", "awaits")
+    """As of a stage."""
 
     concurrency: Concurrency = "auto"
     on_error: OnError = "raise"

@@ -20,6 +20,7 @@ class Using(Node):
     resources: tuple[Resource, ...]
 
     method: ClassVar[str] = "using"
+    only_tunes: ClassVar[bool] = True
     arranges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
