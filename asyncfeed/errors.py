@@ -8,6 +8,7 @@
     │   ├── Unavailable             the store did not answer as it should; another try may succeed
     │   │   └── TimedOut            the call took too long; this is a `TimeoutError`, too
     │   └── Corrupt                 the bytes are damaged, or changed since the file was listed
+    ├── StateError                  a saved state is damaged, or is of another pipeline
     └── ClosedError                 used after it was closed; never raised for the end of the data
 
 If an item fails, its original exception is raised and not wrapped in one of these. The exception gets a note with
@@ -91,6 +92,13 @@ class Corrupt(StoreError):
         super().__init__(*args)
         self.transient = transient
         """Whether the answer of a store was damaged, and not the file: another read may bring the right bytes."""
+
+
+class StateError(AsyncfeedError):
+    """A saved state cannot be used. It is damaged, or it is of a pipeline with other data or another order.
+
+    The message says what differs.
+    """
 
 
 class ClosedError(AsyncfeedError):

@@ -29,5 +29,5 @@ def test_no_other_error_is_public() -> None:
         if isinstance(getattr(af, name), type) and issubclass(getattr(af, name), Exception)
     }
     assert public == {
-        "AsyncfeedError", "PipelineError", "StoreError", "Unavailable", "TimedOut", "Corrupt", "ClosedError",
+        "AsyncfeedError", "PipelineError", "StoreError", "Unavailable", "TimedOut", "Corrupt", "StateError", "ClosedError",
     }  # fmt: skip
