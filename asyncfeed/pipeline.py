@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from asyncfeed.calling import Calling
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.resources import Resource
 from asyncfeed.outputs import Outputs
+from asyncfeed.ranks import given_or_found
 from asyncfeed.sizes import Size
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.cache import MEMORY, Cache
@@ -17,6 +18,7 @@ from asyncfeed.stages.enumerate import Enumerate
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.scan import Scan
+from asyncfeed.stages.shard import Shard
 from asyncfeed.stages.shuffle import Shuffle
 from asyncfeed.stages.split import split_stages
 from asyncfeed.stages.take import Skip, Take
@@ -190,6 +192,55 @@ class Pipeline(Outputs, Calling[T_co]):
         """
         parts = split_stages(self.source, self.stages, shares, seed, key)
         return tuple(Pipeline(self.source, stages) for stages in parts)
+
+    def shard(
+        self, index: int | None = None, count: int | None = None, *, uneven: Literal["pad", "drop", "keep"] = "pad"
+    ) -> Pipeline[T_co]:
+        """Keep one of `count` parts of the items: that of this process, if several train together.
+
+        Part r has the items r, r + count, r + 2 * count, ... of the order that the stages before it give. So the
+        parts are disjoint, and together they are everything.
+
+        Args:
+            index: The number of the part, counted from 0. Without `index` and `count`, they are the rank of this
+                process and the number of ranks. The first of these that says so is taken: `tf.distribute` or
+                TF_CONFIG; `torch.distributed`, or RANK and WORLD_SIZE; `jax.distributed`; SLURM_PROCID and
+                SLURM_NTASKS; the variables of Open MPI. No framework is imported for this. The numbers are part of
+                the description, so its text shows them. A line in the log says where they were found.
+            count: Number of parts.
+            uneven: What happens if the number of items is no multiple of `count`. Parts of different length would
+                make ranks wait for ever for one that has no batch left, so "pad" and "drop" make all equally long.
+                "pad" delivers everything: a part that is one item short gets one from the start of the epoch's order
+                again, as with torch's DistributedSampler. "drop" delivers nothing twice: the last `len % count` items
+                are left out. "keep" does neither, and some parts have one item more. It is for work in which no
+                rank waits for another, such as an exact evaluation.
+
+        Raises:
+            PipelineError: There are no numbers, and nothing says which rank this is, or two answers differ. It is
+                not taken for a process that trains alone, because 8 ranks would then all train on everything. Write
+                `shard(0, 1)` for that, or set RANK=0 WORLD_SIZE=1. Or an earlier stage does not have the same order
+                in each process (`ordered=False`), or the same items (`on_error`).
+
+        Order:
+            All ranks must describe the same order. Put it behind `shuffle`, with one seed for all ranks. Then the
+            first n * count items of an epoch are the same for any number of ranks. Behind `batch` it deals out whole
+            batches. Items keep their ordinals, so the random numbers of a `map` are the same for any number of
+            ranks, and no two ranks draw the same. A `filter`, `flat_map` or `on_error` behind it may still give
+            ranks different numbers of items.
+
+        Memory:
+            Of items that can be reached by number only those of the part are read. The same holds behind `load` and
+            `map`, which are called for the part only. Everything else before it runs in each process for all items.
+            "pad" then keeps the first `index` items of an epoch until it ends.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> [list(af.items(range(10)).shard(rank, 4)) for rank in range(4)]
+            [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
+            >>> [list(af.items(range(10)).shard(rank, 4, uneven="drop")) for rank in range(4)]
+            [[0, 4], [1, 5], [2, 6], [3, 7]]
+        """
+        return self.then(Shard(*given_or_found(index, count), uneven))
 
     # -- state
 

@@ -44,7 +44,11 @@ def member(group: Position, number: int) -> Position:
 
 
 def join(left: Positions, right: Positions) -> Positions:
-    """Return the positions `left` and then `right`. This is a `range` if `right` continues the range `left`."""
+    """Return the positions `left` and then `right`. This is a `range` if `right` continues the range `left`.
+
+    >>> join(range(3), range(3, 5)), join(range(1, 9, 4), range(9, 13, 4)), join(range(3), range(4, 5))
+    (range(0, 5), range(1, 13, 4), [0, 1, 2, 4])
+    """
     if not left:
         return right
     if not right:
@@ -52,10 +56,10 @@ def join(left: Positions, right: Positions) -> Positions:
     if (
         isinstance(left, range)
         and isinstance(right, range)
-        and left.stop == right.start
-        and left.step == right.step == 1
+        and left.step == right.step
+        and left.start + len(left) * left.step == right.start
     ):
-        return range(left.start, right.stop)
+        return range(left.start, right.stop, left.step)
     return [*left, *right]
 
 

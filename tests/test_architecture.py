@@ -26,7 +26,7 @@ LAYERS = (
     {"stacking"},
     {"reading", "formats", "state", "writing"},
     {"attempts", "axes", "epoch_end", "errors", "functions", "given", "machine", "extras", "numbered"}
-    | {"places", "position", "randomness", "sizes", "stats", "tasks", "trees", "weights"},
+    | {"places", "position", "randomness", "ranks", "sizes", "stats", "tasks", "trees", "weights"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Beside the layers: they import only the last one, and themselves.
@@ -38,8 +38,12 @@ LAZY_UP = {("outputs", "bridges")}
 # Allowed inside a function: a feed that is opened with a coordinator is tied to it, and so is a queue runner.
 LAZY_BESIDE = {("session", "coordinator"), ("bridges", "coordinator")}
 
-# What of `stages` others may know: what a stage is, how it runs, and what all stages of a description say together.
-SEEN_STAGES = {"asyncfeed.stages", "asyncfeed.stages.base", "asyncfeed.stages.steps", "asyncfeed.stages.together"}
+# What of `stages` others may know: what a stage is, how it runs, what all stages of a description say together, and
+# how items are numbered and dealt out.
+SEEN_STAGES = {
+    "asyncfeed.stages",
+    *(f"asyncfeed.stages.{name}" for name in ("base", "deal", "numbering", "steps", "together")),
+}
 KNOWS_STAGES = {"stages", "pipeline", "batching", "calling", "combine"}
 IMPORTS_ALL = {"engine/everything.py"}  # so that a run imports nothing later; it names none of them
 

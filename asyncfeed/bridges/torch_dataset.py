@@ -10,7 +10,6 @@ So the dataset keeps the number in shared memory (`EpochSlots`).
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +17,7 @@ from asyncfeed.bridges.share import share_size, shared
 from asyncfeed.bridges.torch_tensors import ToTensors, check_dtype
 from asyncfeed.errors import PipelineError
 from asyncfeed.extras import installed
+from asyncfeed.ranks import torch_rank
 from asyncfeed.sizes import Size, parse_bytes
 
 if TYPE_CHECKING:
@@ -156,11 +156,5 @@ def _batches(pipeline: Pipeline[Any], convert: ToTensors, limit: int | None, epo
 
 def _rank() -> tuple[int, int]:
     """Return the rank of this process, and the number of ranks: of the process group, or as torchrun says."""
-    from torch import distributed
-
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    try:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
-        return 0, 1
+    found = torch_rank()
+    return (0, 1) if found is None else (found.index, found.count)

@@ -30,7 +30,7 @@ from asyncfeed.engine.relay import RelayStep
 from asyncfeed.engine.timed import TimedStep
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.steps import Algorithm, Passes, Picking, Queue, Timed, Work, Zipping
-from asyncfeed.stages.together import arrange, first_place, is_endless, reached
+from asyncfeed.stages.together import arrange, first_place, is_endless, numbering, reached
 
 
 class Description(Protocol):
@@ -106,11 +106,12 @@ class _Compiler:
         own = [each.count for _, steps in planned for each in steps if isinstance(each, Passes)]
         repeats = (*own, *outer)
         levels = len(repeats)
-        provenance = Provenance(None, None) if indexed is None else Provenance(len(indexed), indexed.key)
-        spec = StepSpec(str(description.source), self._context, levels, provenance)
+        spec = StepSpec(str(description.source), self._context, levels, Provenance(None, None))
         step: Step
         if indexed is not None:
-            step = IndexedSource(spec, self._epochs(repeats), indexed)
+            numbers = numbering(description.source, arranged[:folded], indexed)
+            spec = replace(spec, provenance=Provenance(numbers.size, numbers.name))
+            step = IndexedSource(spec, self._epochs(repeats), indexed, numbers)
         else:
             step = self._stream(description.source, spec, repeats, first_place(arranged[:folded]))
         self._open(step)

@@ -153,6 +153,11 @@ class Node:
         """Whether the stage needs all items by number."""
         return False
 
+    @property
+    def part(self) -> tuple[int, int]:
+        """The number of the part that it keeps, and how many parts there are, as of `shard`."""
+        return 0, 1
+
     def absorb_before(self, stages: Sequence[Node]) -> list[Node] | None:
         """Return these stages, which are before this one, with it as one stage together with some. None if not."""
         return None

@@ -8,7 +8,8 @@ from itertools import dropwhile
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.fetch import Fetch, Places
-from asyncfeed.stages.steps import Indexed
+from asyncfeed.stages.numbering import Numbering
+from asyncfeed.stages.steps import Algorithm, Indexed
 
 
 def arrange(stages: Sequence[Node], *, merge: bool = True) -> list[Node]:
@@ -77,6 +78,27 @@ def reached(source: Source, stages: Sequence[Node]) -> tuple[Indexed | None, int
         return indexed, folded, list(rest)
     fetch = Fetch(indexed, indexed.on_thread, str(source))
     return Places(indexed), folded, fetch.put(rest)
+
+
+def numbering(source: Source, folded: Sequence[Node], indexed: Indexed) -> Numbering:
+    """Return the ordinals of the items of `fold`. An item of a part keeps the ordinal that it has in the whole."""
+    if all(node.part == (0, 1) for node in folded):
+        return Numbering(indexed)
+    items = source.indexed()
+    assert items is not None
+    numbers = Numbering(items)
+    for node in folded:
+        items = node.index(items)
+        assert items is not None
+        numbers = numbers.rearranged(items) if node.part == (0, 1) else numbers.of_part(items, *node.part)
+    return numbers
+
+
+def keeps_places(node: Node) -> bool:
+    """Return whether each item that comes out is made from the item at its place, and from no other."""
+    if node.one_to_one:  # a `scan` is, but it has a state
+        return not any(isinstance(step, Algorithm) for step in node.steps())
+    return node.is_queue or (node.pads and node.gathers() == 1)
 
 
 def first_place(folded: Sequence[Node]) -> int:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.bridges.share import Deal, Share, share_size, shared
+from asyncfeed.bridges.share import share_size, shared
+from asyncfeed.stages.deal import Deal, Dealing
 
 torch = pytest.importorskip("torch")
 data = pytest.importorskip("torch.utils.data")
@@ -273,16 +274,16 @@ def test_items_that_come_in_any_order_cannot_be_divided_by_their_number() -> Non
 @pytest.mark.parametrize("even", [1, 2])
 @pytest.mark.parametrize("chunk", [1, 2, 5, 100])
 def test_a_deal_does_not_depend_on_how_the_stream_is_cut(even: int, chunk: int) -> None:
-    share = Share(number=1, count=2 * even, block=3, least=2, even=even)
-    whole = Deal(share)
+    dealing = Dealing(number=1, count=2 * even, block=3, least=2, even=even)
+    whole = Deal(dealing)
     expected = [*whole.push(list(range(35)), range(35))[0], *whole.flush()[0]]
-    deal = Deal(share)
+    deal = Deal(dealing)
     for _ in range(2):  # it starts again after an epoch
         got: list[int] = []
         places: list[Any] = []
         for start in range(0, 35, chunk):
             part = range(start, min(start + chunk, 35))
-            again = Deal(share)
+            again = Deal(dealing)
             again.restore(deal.state())
             deal = again
             items, where = deal.push(list(part), part)

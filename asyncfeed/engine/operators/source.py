@@ -20,7 +20,10 @@ from asyncfeed.engine.operators.step import Gate, Step, StepSpec
 from asyncfeed.engine.provenance import is_own_cancellation, raise_if_cancelled
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError
+from asyncfeed.places import shift
+from asyncfeed.position import Positions
 from asyncfeed.stages.base import Source
+from asyncfeed.stages.numbering import Numbering
 from asyncfeed.stages.steps import Chunk, Indexed
 from asyncfeed.trees import size_of
 
@@ -33,7 +36,7 @@ class SourceStep(Step):
         self._epochs = epochs
         self._ended = EpochsEnded(spec.levels)
         self._drawn = 0
-        """The position of the next item."""
+        """The position of the next item, or of the first one of the epoch if places are counted beside it."""
 
     def start(self) -> None:
         """Start the task that draws."""
@@ -57,7 +60,7 @@ class SourceStep(Step):
                     if ending:
                         return
                 else:
-                    failure = self.provenance.failure(error, self.name, self._drawn)
+                    failure = self.provenance.failure(error, self.name, self._position())
                     del error
                     await self.send(Chunk([], (), failure=failure))
                     del failure
@@ -73,40 +76,57 @@ class SourceStep(Step):
         """Return whether nothing more of this epoch is wanted."""
         return self.out.finished or self.skips(self._ended)
 
+    def _position(self) -> int:
+        """Return the position of the next item."""
+        return self._drawn
+
+    def _number(self, count: int) -> Positions:
+        """Return the positions of the next `count` items, and go on to the item after them."""
+        start = self._drawn
+        self._drawn += count
+        return range(start, self._drawn)
+
     async def _emit(self, items: list[Any], nbytes: int = 0) -> None:
         """Send items on, numbered."""
-        start = self._drawn
-        self._drawn += len(items)
-        await self.send(Chunk(items, range(start, self._drawn), nbytes=nbytes))
+        await self.send(Chunk(items, self._number(len(items)), nbytes=nbytes))
 
     async def _end_pass(self, items: list[Any]) -> None:
-        start = self._drawn
-        self._drawn += len(items)
+        positions = self._number(len(items))
         boundary = self._epochs.end(self.skipped_level(self._ended) or 0)
         self._ended.note(boundary)
-        await self.send(Chunk(items, range(start, self._drawn), boundary))
+        await self.send(Chunk(items, positions, boundary))
 
 
 class IndexedSource(SourceStep):
     """Draws from items that can be reached by number."""
 
-    def __init__(self, spec: StepSpec, epochs: EpochCounter, indexed: Indexed) -> None:
+    def __init__(self, spec: StepSpec, epochs: EpochCounter, indexed: Indexed, numbering: Numbering) -> None:
         super().__init__(spec, epochs)
         self._indexed = indexed
+        self._ordinals = numbering.ordinals
         self._chunk = PICKED_FIRST_ITEMS
+        self._place = 0
+        """The place of the next item in its epoch."""
 
     async def _pass(self) -> list[Any]:
         count = len(self._indexed)
         epoch = self._epochs.number
         pick = self._indexed.pick
-        place = 0
-        while count - place > self._chunk:
+        self._place = 0
+        while count - self._place > self._chunk:
             if self._unwanted():
                 return []
-            await self._emit(pick(epoch, range(place, place + self._chunk)))
-            place += self._chunk
+            await self._emit(pick(epoch, range(self._place, self._place + self._chunk)))
             self._chunk = min(2 * self._chunk, PICKED_ITEMS)
-        return pick(epoch, range(place, count)) if count and not self._unwanted() else []
+        return pick(epoch, range(self._place, count)) if count and not self._unwanted() else []
+
+    def _position(self) -> int:
+        return self._drawn + self._ordinals(range(self._place, self._place + 1))[0]
+
+    def _number(self, count: int) -> Positions:
+        start = self._place
+        self._place += count
+        return shift(self._ordinals(range(start, self._place)), self._drawn)
 
 
 class IterableSource(SourceStep):

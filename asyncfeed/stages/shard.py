@@ -1,0 +1,131 @@
+"""Shard: one of several disjoint parts of the items, for each process that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from asyncfeed.axes import Axes
+from asyncfeed.errors import PipelineError
+from asyncfeed.stages.base import Node, Source, check_count
+from asyncfeed.stages.deal import Deal, Dealing
+from asyncfeed.stages.numbering import strided
+from asyncfeed.stages.steps import Indexed, Step, Timed, Work, leaves_out
+from asyncfeed.stages.together import arrange, fold, is_endless, keeps_places
+
+Uneven = Literal["pad", "drop", "keep"]
+"""What happens if the number of items is no multiple of the number of parts."""
+UNEVEN = ("pad", "drop", "keep")
+
+
+@dataclass(frozen=True)
+class Shard(Node):
+    """Keeps the items `index`, `index + count`, `index + 2 * count`, ... of each epoch."""
+
+    number: int
+    count: int
+    uneven: Uneven = "pad"
+    no_end: bool = field(default=False, repr=False)
+    """Whether the items have no end. Then no item is kept for a last round."""
+
+    method: ClassVar[str] = "shard"
+    positional: ClassVar[tuple[str, ...]] = ("number", "count")
+    arranges: ClassVar[bool] = True
+    counts: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count("shard", "count", self.count, 1)
+        check_count("shard", "index", self.number, 0)
+        if self.number >= self.count:
+            raise PipelineError(
+                f"shard: index must be less than count, as parts are counted from 0: {self.number} of {self.count}"
+            )
+        if self.uneven not in UNEVEN:
+            raise PipelineError(f"shard: uneven must be 'pad', 'drop' or 'keep', not {self.uneven!r}")
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The number of the part, and how many there are."""
+        return self.number, self.count
+
+    def after(self, source: Source, stages: Sequence[Node]) -> Node:
+        """Return this stage. Raise if each process could see the items before it in another order."""
+        _check_order(source, stages)
+        return replace(self, no_end=is_endless(source, stages))
+
+    def index(self, upstream: Indexed) -> Indexed:
+        """Return the items of the part by number. They are dealt out before they are read."""
+        return Strided(upstream, self.number, self.count, self.length(len(upstream)))
+
+    def steps(self) -> Sequence[Step]:
+        """Return the step that deals out the items of a stream."""
+        even = self.count if self.uneven == "drop" else 1
+        pad = self.uneven == "pad" and not self.no_end
+        return [Deal(Dealing(self.number, self.count, even=even, pad=pad))]
+
+    def may_precede(self, other: Node) -> bool:
+        """Return whether it may run before a stage that it follows, so that the items of other parts are not read.
+
+        The items keep their ordinals, and with them their random numbers.
+        """
+        return keeps_places(other)
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return `upstream`: the items stay as they are."""
+        return upstream
+
+    def length(self, upstream: int) -> int:
+        """Return the number of items of the part."""
+        if self.uneven == "drop":
+            return upstream // self.count
+        own = self.number if self.uneven == "keep" else 0
+        return -(-max(0, upstream - own) // self.count)
+
+
+class Strided:
+    """Every `count`-th item of upstream, from item `number` on. After its last item come its first ones again."""
+
+    def __init__(self, upstream: Indexed, number: int, count: int, length: int) -> None:
+        self.on_thread = upstream.on_thread
+        self._upstream = upstream
+        self._part = number, count
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
+        """Return the items at these places of the part."""
+        wide = strided(places, *self._part, len(self._upstream))
+        # A single place as a range without steps: a shuffle looks it up in a block of places that it keeps.
+        return self._upstream.pick(epoch, range(wide[0], wide[0] + 1) if len(wide) == 1 else wide)
+
+    def key(self, epoch: int, place: int) -> str:
+        """Return the name of the item at this place of the part."""
+        return self._upstream.key(epoch, strided([place], *self._part, len(self._upstream))[0])
+
+
+def _check_order(source: Source, stages: Sequence[Node]) -> None:
+    """Raise if the order of the items depends on more than the description."""
+    indexed, rest = fold(source, arrange(stages, merge=False))
+    if indexed is None:
+        for each in source.inputs:
+            _check_order(each.source, each.stages)
+    elif rest and leaves_out(indexed):
+        raise _differs(str(source), "may leave out other items", "on_error='skip'")
+    for node in rest:
+        for step in node.steps():
+            if isinstance(step, Timed):
+                raise _differs(f".{node}", "may make other batches", "timeout")
+            if isinstance(step, Work) and not step.ordered:
+                raise _differs(f".{node}", "gives the items in another order", "ordered=False")
+            if isinstance(step, Work) and step.skip is not None:
+                raise _differs(f".{node}", "may leave out other items", "on_error")
+
+
+def _differs(what: str, how: str, option: str) -> PipelineError:
+    return PipelineError(
+        f"shard: {what} before it {how} in each process, so the processes would not agree which items are whose: put "
+        f"shard before it, or leave out {option}"
+    )
