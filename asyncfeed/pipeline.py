@@ -196,42 +196,43 @@ class Pipeline(Outputs, Calling[T_co]):
     def shard(
         self, index: int | None = None, count: int | None = None, *, uneven: Literal["pad", "drop", "keep"] = "pad"
     ) -> Pipeline[T_co]:
-        """Keep one of `count` parts of the items: that of this process, if several train together.
+        """Keep one of `count` parts of the items: the part of this process, if several train together.
 
         Part r has the items r, r + count, r + 2 * count, ... of the order that the stages before it give. So the
         parts are disjoint, and together they are everything.
 
         Args:
-            index: The number of the part, counted from 0. Without `index` and `count`, they are the rank of this
-                process and the number of ranks. The first of these that says so is taken: `tf.distribute` or
+            index: The number of the part, counted from 0. If there is neither `index` nor `count`, they are the
+                rank of this process and the number of ranks. These are asked, in this order: `tf.distribute` or
                 TF_CONFIG; `torch.distributed`, or RANK and WORLD_SIZE; `jax.distributed`; SLURM_PROCID and
-                SLURM_NTASKS; the variables of Open MPI. No framework is imported for this. The numbers are part of
-                the description, so its text shows them. A line in the log says where they were found.
+                SLURM_NTASKS; the variables of Open MPI. No framework is imported for this. The text of the
+                pipeline shows the numbers, and a line in the log says what was asked for them.
             count: Number of parts.
-            uneven: What happens if the number of items is no multiple of `count`. Parts of different length would
-                make ranks wait for ever for one that has no batch left, so "pad" and "drop" make all equally long.
-                "pad" delivers everything: a part that is one item short gets one from the start of the epoch's order
-                again, as with torch's DistributedSampler. "drop" delivers nothing twice: the last `len % count` items
-                are left out. "keep" does neither, and some parts have one item more. It is for work in which no
-                rank waits for another, such as an exact evaluation.
+            uneven: What happens if the number of items is no multiple of `count`. A rank that has one batch more
+                than the others waits for them for ever. So "pad" and "drop" give all parts the same length. "pad"
+                is the default because it leaves nothing out: a part that is one item short gets one from the
+                start of the epoch's order again, as with torch's `DistributedSampler`. "drop" repeats nothing: it
+                leaves out the last `len % count` items. "keep" does neither, so some parts have one item more.
+                Use it if no rank waits for another, as in an exact evaluation.
 
         Raises:
-            PipelineError: There are no numbers, and nothing says which rank this is, or two answers differ. It is
-                not taken for a process that trains alone, because 8 ranks would then all train on everything. Write
-                `shard(0, 1)` for that, or set RANK=0 WORLD_SIZE=1. Or an earlier stage does not have the same order
-                in each process (`ordered=False`), or the same items (`on_error`).
+            PipelineError: There are no numbers, and nothing says which rank this is, or two answers differ. A
+                process that knows no rank is not taken for the only one: 8 of them would all train on everything.
+                If it is the only one, write `shard(0, 1)`, or set RANK=0 WORLD_SIZE=1. Or an earlier stage has
+                another order in each process (`ordered=False`), or other items (`on_error`).
 
         Order:
-            All ranks must describe the same order. Put it behind `shuffle`, with one seed for all ranks. Then the
-            first n * count items of an epoch are the same for any number of ranks. Behind `batch` it deals out whole
-            batches. Items keep their ordinals, so the random numbers of a `map` are the same for any number of
-            ranks, and no two ranks draw the same. A `filter`, `flat_map` or `on_error` behind it may still give
-            ranks different numbers of items.
+            All ranks must describe the same order: put `shard` behind `shuffle`, with one seed for all ranks.
+            Then W ranks with batches of b items train on the same items in each step as W' ranks with batches of
+            b', if W * b = W' * b'. Items keep their ordinals. So the random numbers of a `map` do not depend on
+            the number of ranks, and no two ranks draw the same ones. A `filter`, `flat_map` or `on_error` behind
+            `shard` may still give the ranks different numbers of items.
 
         Memory:
-            Of items that can be reached by number only those of the part are read. The same holds behind `load` and
-            `map`, which are called for the part only. Everything else before it runs in each process for all items.
-            "pad" then keeps the first `index` items of an epoch until it ends.
+            Items that can be reached by number are dealt out before they are read, also if `load` or `map` is
+            before `shard`. So no process reads the items of another. All other stages before it run in each
+            process for all items: behind `batch` it deals out whole batches that each process has read. "pad"
+            then keeps the first `index` items of an epoch until it ends.
 
         Example:
             >>> import asyncfeed as af

@@ -1,11 +1,12 @@
 """Which of the processes that train together this one is: its rank, and how many ranks there are.
 
-Frameworks and launchers say so in different places. `find_rank` asks all of them, and imports no framework: one that
-is not imported has not been told. Invariants:
+Frameworks and launchers say it in different places. `find_rank` looks at all of them. It imports no framework: a
+framework that is not imported does not know the rank. Invariants:
 
-* It never guesses. If nobody says how many ranks there are, that is an error: if each of 8 processes took itself for
-  the only one, all of them would train on all of the data, and nothing would show it.
-* Two places that disagree are an error that names both, except for a launcher that started another one.
+* It never guesses. If nothing says how many ranks there are, it raises. If each of 8 processes took itself for the
+  only one, all of them would train on all of the data, and nothing would show it.
+* If two answers disagree, it raises an error that names both. One case is no disagreement: a launcher that starts
+  another launcher.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from asyncfeed.errors import PipelineError
 
@@ -23,13 +25,14 @@ LAUNCHERS = (
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
 )
-"""The variables of what starts one process for each task. In a script of sbatch, SLURM_NTASKS is that of the job, so
-the number of tasks of the step goes first."""
+"""The variables of launchers that start one process for each task: the rank, and the number of ranks. A job of SLURM may
+have more tasks than the step that this process belongs to, so the number of the step goes first."""
 TRAINERS = ("chief", "master", "worker")
 """The tasks of a TensorFlow cluster that train, in the order of their ranks."""
 
 
-class Rank(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rank:
     """One answer: rank `index` of `count`, and who said so."""
 
     index: int
@@ -59,14 +62,18 @@ def find_rank() -> Rank:
     answers = [*found, *started]
     if not answers:
         raise PipelineError(
-            "shard: nothing says which rank this process is. Looked at: tf.distribute, TF_CONFIG, torch.distributed, "
-            "RANK and WORLD_SIZE, jax.distributed, SLURM_PROCID and SLURM_NTASKS, OMPI_COMM_WORLD_RANK and "
-            "OMPI_COMM_WORLD_SIZE. Call it after the framework is initialised, or write shard(index, count). A "
-            "process that trains alone is shard(0, 1), or the same program with RANK=0 WORLD_SIZE=1"
+            "shard: nothing says which rank this process is. These were asked: tf.distribute, TF_CONFIG, "
+            "torch.distributed, RANK and WORLD_SIZE, jax.distributed, SLURM_PROCID and SLURM_NTASKS, "
+            "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE. Call shard() after the framework is initialised, or "
+            "write shard(index, count). If this process trains alone, write shard(0, 1), or set RANK=0 WORLD_SIZE=1"
         )
     best = answers[0]
     for other in answers[1:]:
-        fits = _may_have_started(other, best) if other in started else best[:2] == other[:2]
+        fits = (
+            _may_have_started(other, best)
+            if other in started
+            else (best.index, best.count) == (other.index, other.count)
+        )
         if not fits:
             raise PipelineError(f"shard: {best} and {other} do not agree: write shard(index, count)")
     return best

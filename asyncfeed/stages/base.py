@@ -154,8 +154,8 @@ class Node:
         return False
 
     @property
-    def part(self) -> tuple[int, int]:
-        """The number of the part that it keeps, and how many parts there are, as of `shard`."""
+    def deals(self) -> tuple[int, int]:
+        """The number of the part that it keeps, and how many parts there are. Only `shard` has more than one."""
         return 0, 1
 
     def absorb_before(self, stages: Sequence[Node]) -> list[Node] | None:

@@ -29,10 +29,11 @@ class Dealing:
 
 
 class Deal(Algorithm):
-    """Keeps the items of one part. With `even`, a block waits until its round is complete, unless the limit is known.
+    """Keeps the items of one part.
 
-    With `pad`, the first items of the epoch are kept to its end: as many as there are parts before this one. No
-    other item can be needed to complete the last round.
+    With `even`, a block waits until its round is complete, unless the limit is known. With `pad`, the first items of
+    the epoch are kept until it ends: as many as there are parts before this one. No other item can complete the last
+    round of this part.
     """
 
     def __init__(self, dealing: Dealing) -> None:
@@ -47,7 +48,7 @@ class Deal(Algorithm):
 
     @property
     def held(self) -> int:
-        """Number of items that wait until their round is complete, or until it is known whether they complete one."""
+        """Number of items that wait until their round is complete, or for the end of the epoch."""
         return len(self._items)
 
     def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
@@ -65,7 +66,10 @@ class Deal(Algorithm):
         return self._keep(items, positions)
 
     def flush(self) -> tuple[list[Any], Positions]:
-        """Return what completes the last round, or a last block that waits if only that block's own end is missing."""
+        """Return a last block that waits, if its round is complete except that its last block is short.
+
+        With `pad`, return the item that completes the last round, if this part has none in it.
+        """
         dealing = self._dealing
         more = self._seen % (dealing.block * (dealing.count if dealing.pad else dealing.even))
         last: tuple[list[Any], Positions] = [], ()

@@ -1,8 +1,8 @@
 """Numbering: which ordinals items have that are reached by number, and how these ordinals are called.
 
-The random numbers of an item, its name in errors and its place in a state follow from its ordinal. So the items of a
-part of a pipeline keep the ordinals that they have in the whole. Else the first item of each part would get the same
-random numbers, and another number of parts would give all items others.
+The random numbers of an item and its name in errors follow from its ordinal. So the items of a part of a pipeline
+keep the ordinals that they have in the whole. Otherwise the first items of all parts would get the same random
+numbers, and with another number of parts each item would get others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Numbering:
 
 
 class NumberingOfPart(Numbering):
-    """The ordinals of a part: those of the whole. The places after the last one of the whole are its first ones."""
+    """The ordinals of a part: those of the whole. After the last place of the whole comes its first one again."""
 
     def __init__(self, whole: Numbering, part: Indexed, number: int, count: int) -> None:
         super().__init__(part, whole.number + whole.count * number, whole.count * count)
@@ -67,6 +67,7 @@ def strided(places: Sequence[int], first: int, step: int, size: int | None = Non
     """
     if step == 1:
         return places
+    wide: Sequence[int]
     if isinstance(places, range):
         wide = range(first + step * places.start, first + step * places.stop, step * places.step)
         if size is None or not wide or max(wide[0], wide[-1]) < size:

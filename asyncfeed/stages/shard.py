@@ -45,7 +45,7 @@ class Shard(Node):
             raise PipelineError(f"shard: uneven must be 'pad', 'drop' or 'keep', not {self.uneven!r}")
 
     @property
-    def part(self) -> tuple[int, int]:
+    def deals(self) -> tuple[int, int]:
         """The number of the part, and how many there are."""
         return self.number, self.count
 
@@ -126,6 +126,6 @@ def _check_order(source: Source, stages: Sequence[Node]) -> None:
 
 def _differs(what: str, how: str, option: str) -> PipelineError:
     return PipelineError(
-        f"shard: {what} before it {how} in each process, so the processes would not agree which items are whose: put "
-        f"shard before it, or leave out {option}"
+        f"shard: {what} before it {how} in each process, so the processes would not agree which items are whose: "
+        f"put shard before it, or leave out {option}"
     )

@@ -82,7 +82,7 @@ def reached(source: Source, stages: Sequence[Node]) -> tuple[Indexed | None, int
 
 def numbering(source: Source, folded: Sequence[Node], indexed: Indexed) -> Numbering:
     """Return the ordinals of the items of `fold`. An item of a part keeps the ordinal that it has in the whole."""
-    if all(node.part == (0, 1) for node in folded):
+    if all(node.deals == (0, 1) for node in folded):
         return Numbering(indexed)
     items = source.indexed()
     assert items is not None
@@ -90,7 +90,7 @@ def numbering(source: Source, folded: Sequence[Node], indexed: Indexed) -> Numbe
     for node in folded:
         items = node.index(items)
         assert items is not None
-        numbers = numbers.rearranged(items) if node.part == (0, 1) else numbers.of_part(items, *node.part)
+        numbers = numbers.rearranged(items) if node.deals == (0, 1) else numbers.of_part(items, *node.deals)
     return numbers
 
 
