@@ -25,8 +25,8 @@ LAUNCHERS = (
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
 )
-"""The variables of launchers that start one process for each task: the rank, and the number of ranks. A job of SLURM may
-have more tasks than the step that this process belongs to, so the number of the step goes first."""
+"""The variables of launchers that start one process for each task: the rank, and the number of ranks. A job of SLURM
+may have more tasks than the step that this process belongs to, so the number of the step goes first."""
 TRAINERS = ("chief", "master", "worker")
 """The tasks of a TensorFlow cluster that train, in the order of their ranks."""
 
@@ -65,7 +65,8 @@ def find_rank() -> Rank:
             "shard: nothing says which rank this process is. These were asked: tf.distribute, TF_CONFIG, "
             "torch.distributed, RANK and WORLD_SIZE, jax.distributed, SLURM_PROCID and SLURM_NTASKS, "
             "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE. Call shard() after the framework is initialised, or "
-            "write shard(index, count). If this process trains alone, write shard(0, 1), or set RANK=0 WORLD_SIZE=1"
+            "write shard(index, count). If this process trains alone, write shard(0, 1), or set RANK=0 and "
+            "WORLD_SIZE=1"
         )
     best = answers[0]
     for other in answers[1:]:

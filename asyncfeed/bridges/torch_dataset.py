@@ -124,6 +124,12 @@ def dataset_class() -> Any:
             if self._ranks == "same":
                 return 0, 1
             rank, count = self._rank or _rank()
+            if count > 1 and any(node.deals[1] == count for node in self.pipeline.stages):
+                if self._ranks is None:
+                    return 0, 1  # the pipeline is that of this rank already
+                raise PipelineError(
+                    f"to_torch_dataset: {self.pipeline!r} keeps one of {count} parts already: leave out ranks='split'"
+                )
             if count > 1 and self._ranks is None:
                 raise PipelineError(
                     f"to_torch_dataset: {count} ranks train together: write to_torch_dataset(ranks='split') to "

@@ -31,9 +31,9 @@ class Dealing:
 class Deal(Algorithm):
     """Keeps the items of one part.
 
-    With `even`, a block waits until its round is complete, unless the limit is known. With `pad`, the first items of
-    the epoch are kept until it ends: as many as there are parts before this one. No other item can complete the last
-    round of this part.
+    With `even`, a block waits until its round is complete, unless the limit is known. With `pad`, the first items
+    of the epoch are kept until it ends: as many as there are parts before this one. No other item can complete the
+    last round of this part.
     """
 
     def __init__(self, dealing: Dealing) -> None:
