@@ -128,7 +128,7 @@ def dataset_class() -> Any:
                 if self._ranks is None:
                     return 0, 1  # the pipeline is that of this rank already
                 raise PipelineError(
-                    f"to_torch_dataset: {self.pipeline!r} keeps one of {count} parts already: leave out ranks='split'"
+                    f"to_torch_dataset: {self.pipeline!r} is one of {count} parts already: leave out ranks='split'"
                 )
             if count > 1 and self._ranks is None:
                 raise PipelineError(

@@ -88,6 +88,23 @@ def test_set_epoch_says_which_epoch_is_next() -> None:
     assert lists(dataset) == epochs[0]
 
 
+def test_a_pipeline_that_is_the_part_of_a_rank_is_not_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers divide the part."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    whole = numbered().stages[0]
+    part = af.items(range(24)).then(whole).shard().batch(3)
+    assert str(part.stages[1]) == "shard(1, 2)"
+    dataset = part.to_torch_dataset()
+    assert (lists(dataset), len(dataset)) == (lists(part), 4)
+    assert in_turns(by_worker(part, 1, 2)) == lists(part)
+    with pytest.raises(af.PipelineError, match="one of 2 parts already: leave out ranks='split'"):
+        list(part.to_torch_dataset(ranks="split"))
+    assert lists(part.to_torch_dataset(ranks="same")) == lists(part)
+    with pytest.raises(af.PipelineError, match="2 ranks train together"):
+        list(af.items(range(24)).shard(0, 3).to_torch_dataset())
+
+
 def test_an_error_reaches_the_trainer() -> None:
     def bad(x: int) -> int:
         if x == 7:

@@ -267,6 +267,12 @@ def kinds(folder: Path, error: Callable[[], BaseException] = Oops, *, write: boo
             lambda k: af.items(dataset, concurrency=k).map(lambda x: x, concurrency=k).repeat(), before, "items(",
             *here,
         ),
+        "part of a sequence": Kind(
+            lambda k: af.items(dataset, concurrency=k).shard(1, 4), before[1::4], "items(", *here
+        ),
+        "part of a stream": Kind(
+            lambda k: numbers.filter(raises(error), concurrency=k).shard(1, 4), before[2::4], "filter(", *here
+        ),
         "zip of sequences": Kind(
             lambda k: af.zip(numbers, af.items(dataset, concurrency=k)), [(x, x) for x in before], "zip(",
             f"number {BAD}, number {BAD}", BAD,

@@ -208,6 +208,8 @@ def check_order() -> None:
     assert_type(test, af.Pipeline[int])
     assert_type(ints.split(0.8, 0.1, 0.1, key=str), tuple[af.Pipeline[int], af.Pipeline[int], af.Pipeline[int]])
     assert_type(ints.split(0.4, 0.2, 0.2, 0.2), tuple[af.Pipeline[int], ...])
+    assert_type(ints.shard(), af.Pipeline[int])
+    assert_type(ints.shard(1, 8, uneven="drop"), af.Pipeline[int])
     for epoch in ints.epochs(3, start=1, memory_limit="1GB"):
         assert_type(epoch, af.Epoch[int])
         assert_type(epoch.number, int)
@@ -324,5 +326,6 @@ def check_mistakes() -> None:
     ints.bucket(size=2)  # type: ignore[call-overload]
     ints.pad(lengths=3)  # type: ignore[call-overload]
     first, second = ints.split(0.4, 0.3, 0.3)  # type: ignore[misc]
+    ints.shard(1, 8, uneven="even")  # type: ignore[arg-type]
     for epoch in ints.epochs("3"):  # type: ignore[arg-type]
         length(next(epoch))  # type: ignore[arg-type]

@@ -117,4 +117,11 @@ def test_positions_that_follow_each_other_join_to_a_range() -> None:
     assert join(range(4), ()) == range(4)
     assert join(range(2), range(3, 4)) == [0, 1, 3]
     assert join([1], (2,)) == [1, 2]
-    assert join(range(0, 4, 2), range(4, 6, 2)) == [0, 2, 4]
+    assert join(range(0, 4, 2), range(4, 6)) == [0, 2, 4, 5]
+
+
+def test_positions_of_a_part_join_to_a_range_with_steps() -> None:
+    """Also if the end of a range lies before its next step."""
+    assert join(range(0, 4, 2), range(4, 6, 2)) == range(0, 6, 2)
+    assert join(range(1, 6, 4), range(9, 14, 4)) == range(1, 14, 4)
+    assert join(range(1, 6, 4), range(13, 14, 4)) == [1, 5, 13]
