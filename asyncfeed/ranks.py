@@ -25,8 +25,8 @@ LAUNCHERS = (
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
 )
-"""The variables of launchers that start a process for each task: the rank, and the number of ranks. A SLURM job may
-have more tasks than the step that this process belongs to, so the number of the step goes first."""
+"""The variables of launchers that start a process for each task: the rank, and the number of ranks. A SLURM job
+may have more tasks than the step that this process belongs to, so the number of the step goes first."""
 TRAINERS = ("chief", "master", "worker")
 """The tasks of a TensorFlow cluster that train, in the order of their ranks."""
 
