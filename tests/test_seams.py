@@ -32,6 +32,7 @@ OWN = {
     "engine/test_interrupts_on_a_loop.py": {"_callback", "_run"},  # of asyncio's handles
     "queues/test_threads.py": {"_attempts", "_give_up", "_push"},
     "unit/test_pool.py": {"_free", "_limits", "_lock", "_rounded"},
+    "unit/test_ranks.py": {"_src"},  # of JAX
     "unit/test_stats.py": {"_repr_html_"},
     "unit/test_testing.py": {"_TURNS_TO_END"},
     "unit/test_threadsafe.py": {"_closed"},
