@@ -59,6 +59,9 @@ class Mix(Source):
         if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in weights) or not any(weights):
             raise PipelineError(f"mix: weights must be numbers of at least 0, and one above 0, not {weights}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_table": {}}  # it is made again; it holds functions, which cannot be pickled
+
     @property
     def inputs(self) -> tuple[Any, ...]:
         """The mixed pipelines."""

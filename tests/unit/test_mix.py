@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -139,3 +140,12 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: st
         af.mix(*numbered([1, 1]), **options)
     with pytest.raises(af.PipelineError, match="mix takes pipelines, not list"):
         af.mix([1, 2])  # type: ignore[arg-type]
+
+
+def test_a_mix_can_be_pickled_after_its_length_was_asked_for() -> None:
+    """What it remembers of its inputs by number is made again."""
+    pipeline = af.mix(af.items(range(4)), af.items(range(3)), seed=1)
+    assert len(pipeline) == 7
+    again = pickle.loads(pickle.dumps(pipeline))
+    assert again == pipeline
+    assert list(again) == list(pipeline)
