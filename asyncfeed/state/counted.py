@@ -17,7 +17,9 @@ def counted(value: Any) -> dict[str, object]:
     A field that has its default is left out. So a field that a later version adds changes nothing for those who do
     not use it. A default must therefore never get another meaning.
     """
-    tuning: tuple[str, ...] = getattr(type(value), "tuning", ())
+    tuning = getattr(type(value), "tuning", ())
+    if not isinstance(tuning, tuple):  # a field of the user's that happens to have this name
+        tuning = ()
     found: dict[str, object] = {}
     for each in fields(value):
         own = getattr(value, each.name)

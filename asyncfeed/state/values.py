@@ -67,14 +67,21 @@ class Describer:
             return "..."
         if id(value) in self._inputs:
             return ["input"]
+        depth = self._depth
+        try:
+            return self._known(value)
+        except Exception:  # noqa: BLE001 - an object of the user's, which may do anything when it is asked
+            return ["object", type(value).__qualname__]
+        finally:
+            self._depth = depth
+
+    def _known(self, value: Any) -> Any:
         for kinds, leaf in LEAVES:
             if isinstance(value, kinds):
                 return leaf(value)
         known_by = next((each for kinds, each in TREES if isinstance(value, kinds)), _object)
         self._depth += 1
-        found = known_by(self, value)
-        self._depth -= 1
-        return found
+        return known_by(self, value)
 
     @property
     def most(self) -> int:
@@ -205,7 +212,7 @@ def _dtype(value: np.dtype[Any]) -> Any:
 
 def _object(own: Describer, value: Any) -> Any:
     kind = type(value)
-    if callable(getattr(kind, "deciding", None)):  # a stage, as a part of another one
+    if hasattr(kind, "only_tunes"):  # a stage, as a part of another one
         return ["stage", value.method, own.describe(value.deciding())]
     if hasattr(kind, "__dataclass_fields__"):
         return ["object", kind.__qualname__, own.describe(counted(value))]

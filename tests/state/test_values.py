@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections import OrderedDict, deque
+from collections import OrderedDict, UserDict, deque
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +111,49 @@ def test_equal_trees_are_known_by_the_same(tree: Any, data: Any) -> None:
         return [again(each) for each in value] if isinstance(value, list) else value
 
     assert known(tree) == known(again(tree))
+
+
+@dataclass
+class Unset:
+    """An object of the user's that lacks a field, and uses names that mean something to asyncfeed."""
+
+    missing: int = field(init=False)
+    tuning: int = 3
+    deciding: int = 4
+
+
+class Asks:
+    """An object of the user's whose class is another one at each look."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise KeyboardInterrupt if name == "never" else ValueError(name)
+
+
+ODD: dict[str, Callable[[], Any]] = {
+    "a field that is not set": Unset,
+    "methods that raise": Failing,
+    "a class that cannot be asked for": Asks,
+    "a masked number": lambda: np.ma.masked,
+    "a masked array": lambda: np.ma.array([1, 2], mask=[0, 1]),
+    "bytes with gaps": lambda: memoryview(b"abcd")[::2],
+    "a class that is a mapping": lambda: UserDict({"a": 1}),
+    "a partial of a partial": lambda: partial(partial(print, 1), sep=""),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_odd_objects_never_make_it_fail(what: str) -> None:
+    assert known(ODD[what]()) == known(ODD[what]())
+    assert known([ODD[what](), 1]) != known([ODD[what](), 2])
+
+
+def test_fields_of_other_objects_count_whatever_they_are_called() -> None:
+    @dataclass
+    class Augment:
+        size: int = 1
+        tuning: str = "size"
+
+    assert known(Augment(2)) != known(Augment(3))
 
 
 SIMPLE = st.integers(-3, 3) | st.text("ab", max_size=2) | st.none() | st.binary(max_size=1)
