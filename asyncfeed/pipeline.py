@@ -229,10 +229,10 @@ class Pipeline(Outputs, Calling[T_co]):
             `shard` may still give the ranks different numbers of items.
 
         Memory:
-            Items that can be reached by number are dealt out before they are read, also if `load` or `map` is
-            before `shard`. So no process reads the items of another. All other stages before it run in each
-            process for all items: behind `batch` it deals out whole batches that each process has read. "pad"
-            then keeps the first `index` items of an epoch until it ends.
+            Items that can be reached by number are dealt out before they are read, also if `load`, `map` or
+            `batch` is before `shard`. So no process reads the items of another. Behind `batch` it deals out whole
+            batches. All other stages before it run in each process for all items. "pad" then keeps the first
+            `index` items of an epoch until it ends.
 
         Example:
             >>> import asyncfeed as af

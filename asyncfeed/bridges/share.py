@@ -22,7 +22,7 @@ from asyncfeed.pipeline import Pipeline
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.deal import Deal, Dealing
 from asyncfeed.stages.steps import Step, Work
-from asyncfeed.stages.together import arrange, fold, keeps_places
+from asyncfeed.stages.together import arrange, fold, keeps_places, least_items, whole_blocks
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def shared(pipeline: Pipeline[Any], *, rank: int, ranks: int, worker: int, worke
     pipeline = _as_run(pipeline)
     place, block = _place(pipeline)
     before, after = pipeline.stages[:place], pipeline.stages[place:]
-    least = next(least for least in range(1, block + 1) if _length(after, least) != 0)
+    least = least_items(after, block)
     known = Pipeline(pipeline.source, before).size()
     limit = None
     if ranks > 1 and known is not None:
@@ -71,7 +71,7 @@ def share_size(pipeline: Pipeline[Any], ranks: int) -> int | None:
     """Return the number of items that each rank gets; None if it is not known."""
     size = pipeline.size()
     pipeline = _as_run(pipeline)
-    return size // ranks if size is not None and _place(pipeline) == _whole_blocks(pipeline.stages) else None
+    return size // ranks if size is not None and _place(pipeline) == whole_blocks(pipeline.stages) else None
 
 
 def _as_run(pipeline: Pipeline[Any]) -> Pipeline[Any]:
@@ -82,7 +82,7 @@ def _as_run(pipeline: Pipeline[Any]) -> Pipeline[Any]:
 def _place(pipeline: Pipeline[Any]) -> tuple[int, int]:
     """Return the place of the stage, and the size of its blocks."""
     stages = pipeline.stages
-    place, block = _whole_blocks(stages)
+    place, block = whole_blocks(stages)
     folded = len(stages) - len(fold(pipeline.source, stages)[1])
     works = next((at for at in range(folded, place) if _works(stages[at])), None)
     if works is None:
@@ -97,24 +97,6 @@ def _place(pipeline: Pipeline[Any]) -> tuple[int, int]:
     return place, block
 
 
-def _whole_blocks(stages: Sequence[Node]) -> tuple[int, int]:
-    """Return the first place from which on each block of items makes one item, and the size of a block."""
-    place, block = len(stages), 1
-    while place and (gathered := _gathers_whole(stages[place - 1])):
-        place -= 1
-        block *= gathered
-    return place, block
-
-
-def _gathers_whole(node: Node) -> int:
-    """Return how many consecutive items make one item of this stage; 0 if it uses items in another way."""
-    count = node.gathers()
-    if keeps_places(node):
-        return 1
-    whole = count > 1 and [node.length(count * blocks) for blocks in (1, 2, 7)] == [1, 2, 7]
-    return count if whole else 0
-
-
 def _works(node: Node) -> bool:
     """Return whether a stage calls a function for its items. All other stages only choose, order and count."""
     return any(isinstance(step, Work) for step in node.steps())
@@ -125,12 +107,3 @@ def _counts(node: Node) -> bool:
     if keeps_places(node) or (node.arranges and not node.counts):
         return False
     return node.one_to_one or (node.gathers() == 1 and not _works(node))
-
-
-def _length(stages: Sequence[Node], count: int) -> int | None:
-    for node in stages:
-        length = count if keeps_places(node) else node.length(count)
-        if length is None:
-            return None
-        count = length
-    return count

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.deal import Deal, Dealing
-from asyncfeed.stages.numbering import strided
+from asyncfeed.stages.numbering import Part, Strided
 from asyncfeed.stages.steps import Indexed, Step, Timed, Work, leaves_out
-from asyncfeed.stages.together import arrange, fold, is_endless, keeps_places
+from asyncfeed.stages.together import arrange, fold, is_endless, keeps_places, least_items, whole_blocks
 
 Uneven = Literal["pad", "drop", "keep"]
 """What happens if the number of items is no multiple of the number of parts."""
@@ -26,8 +26,12 @@ class Shard(Node):
     number: int
     count: int
     uneven: Uneven = "pad"
-    no_end: bool = field(default=False, repr=False)
+    no_end: bool = field(default=False, repr=False, compare=False)
     """Whether the items have no end. Then no item is kept for a last round."""
+    block: int = field(default=1, repr=False, compare=False)
+    """How many items by number make one of those that are dealt out. Whole blocks are then dealt out by number."""
+    least: int = field(default=1, repr=False, compare=False)
+    """How many items the last block must have."""
 
     method: ClassVar[str] = "shard"
     positional: ClassVar[tuple[str, ...]] = ("number", "count")
@@ -52,11 +56,24 @@ class Shard(Node):
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
         """Return this stage. Raise if each process could see the items before it in another order."""
         _check_order(source, stages)
-        return replace(self, no_end=is_endless(source, stages))
+        arranged = arrange(stages)
+        place, block = whole_blocks(arranged)
+        indexed, rest = fold(source, arranged[:place])
+        if block == 1 or indexed is None or rest or leaves_out(indexed):
+            return replace(self, no_end=is_endless(source, stages))
+        return replace(self, block=block, least=least_items(arranged[place:], block))
+
+    def absorb_before(self, stages: Sequence[Node]) -> list[Node] | None:
+        """Return these stages with this one before those that make whole blocks of items, as batches are made."""
+        if self.block == 1:
+            return None
+        place, _ = whole_blocks(stages)
+        return [*stages[:place], self, *stages[place:]]
 
     def index(self, upstream: Indexed) -> Indexed:
         """Return the items of the part by number. They are dealt out before they are read."""
-        return Strided(upstream, self.number, self.count, self.length(len(upstream)))
+        part = Part(self.number, self.count, len(upstream), self.block, self.least)
+        return Strided(upstream, part, self.length(part.blocks))
 
     def steps(self) -> Sequence[Step]:
         """Return the step that deals out the items of a stream."""
@@ -81,29 +98,6 @@ class Shard(Node):
             return upstream // self.count
         own = self.number if self.uneven == "keep" else 0
         return -(-max(0, upstream - own) // self.count)
-
-
-class Strided:
-    """Every `count`-th item of upstream, from item `number` on. After its last item come its first ones again."""
-
-    def __init__(self, upstream: Indexed, number: int, count: int, length: int) -> None:
-        self.on_thread = upstream.on_thread
-        self._upstream = upstream
-        self._part = number, count
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
-        """Return the items at these places of the part."""
-        wide = strided(places, *self._part, len(self._upstream))
-        # A single place as a range without steps: a shuffle looks it up in a block of places that it keeps.
-        return self._upstream.pick(epoch, range(wide[0], wide[0] + 1) if len(wide) == 1 else wide)
-
-    def key(self, epoch: int, place: int) -> str:
-        """Return the name of the item at this place of the part."""
-        return self._upstream.key(epoch, strided([place], *self._part, len(self._upstream))[0])
 
 
 def _check_order(source: Source, stages: Sequence[Node]) -> None:

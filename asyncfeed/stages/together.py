@@ -8,7 +8,7 @@ from itertools import dropwhile
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.fetch import Fetch, Places
-from asyncfeed.stages.numbering import Numbering
+from asyncfeed.stages.numbering import Numbering, Strided
 from asyncfeed.stages.steps import Algorithm, Indexed
 
 
@@ -90,7 +90,7 @@ def numbering(source: Source, folded: Sequence[Node], indexed: Indexed) -> Numbe
     for node in folded:
         items = node.index(items)
         assert items is not None
-        numbers = numbers.rearranged(items) if node.deals == (0, 1) else numbers.of_part(items, *node.deals)
+        numbers = numbers.of_part(items) if isinstance(items, Strided) else numbers.rearranged(items)
     return numbers
 
 
@@ -99,6 +99,38 @@ def keeps_places(node: Node) -> bool:
     if node.one_to_one:  # a `scan` is, but it has a state
         return not any(isinstance(step, Algorithm) for step in node.steps())
     return node.is_queue or (node.pads and node.gathers() == 1)
+
+
+def whole_blocks(stages: Sequence[Node]) -> tuple[int, int]:
+    """Return the first place from which on each block of items makes one item, and the size of a block."""
+    place, block = len(stages), 1
+    while place and (gathered := _gathers_whole(stages[place - 1])):
+        place -= 1
+        block *= gathered
+    return place, block
+
+
+def _gathers_whole(node: Node) -> int:
+    """Return how many consecutive items make one item of this stage; 0 if it uses items in another way."""
+    count = node.gathers()
+    if keeps_places(node):
+        return 1
+    whole = count > 1 and [node.length(count * blocks) for blocks in (1, 2, 7)] == [1, 2, 7]
+    return count if whole else 0
+
+
+def least_items(stages: Sequence[Node], block: int) -> int:
+    """Return how many items at least make one of `block` items, for the stages that `whole_blocks` found."""
+    return next(least for least in range(1, block + 1) if _length(stages, least) != 0)
+
+
+def _length(stages: Sequence[Node], count: int) -> int | None:
+    for node in stages:
+        length = count if keeps_places(node) else node.length(count)
+        if length is None:
+            return None
+        count = length
+    return count
 
 
 def first_place(folded: Sequence[Node]) -> int:

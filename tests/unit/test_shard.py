@@ -235,6 +235,52 @@ def test_an_error_names_the_item_and_its_ordinal_in_the_whole() -> None:
             assert (feed.failure.key, feed.failure.ordinal) == ("number 11", 9)
 
 
+# -- batches
+
+
+@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 6), st.sampled_from(UNEVEN), st.booleans())
+@settings(max_examples=25)
+def test_batches_are_dealt_out_whole(n: int, size: int, count: int, uneven: Any, drop: bool) -> None:  # noqa: FBT001
+    """By number, and those of a stream."""
+    for whole in (af.items(range(n)), as_stream(af.items(range(n))), af.items(range(n)).shuffle(seed=1).map(int)):
+        batches = whole.batch(size, drop_remainder=drop).map(np.ndarray.tolist)
+        order = list(batches)
+        assert parts(batches, count, uneven=uneven) == [
+            expected(order, number, count, uneven) for number in range(count)
+        ]
+
+
+def test_batches_of_batches_are_dealt_out_in_each_epoch() -> None:
+    nested = SIZED.take(52).batch(2).batch(3, drop_remainder=True).map(np.ndarray.tolist)
+    assert parts(nested.repeat(2), 3) == [expected(list(nested) * 2, number, 3, "pad") for number in range(3)]
+    assert [list(nested.shard(1, 3).repeat(2))] == [expected(list(nested), 1, 3, "pad") * 2]
+
+
+def test_a_batch_draws_the_random_numbers_that_it_draws_in_the_whole() -> None:
+    def noise(batch: Any, rng: np.random.Generator) -> tuple[int, float]:
+        return int(batch[0]), float(rng.random())
+
+    whole = SIZED.map(noisy, rng=True).map(lambda pair: pair[0]).shuffle(buffer=1).batch(4)
+    for each in (whole, SIZED.shuffle(seed=1).batch(4)):
+        noises = each.map(noise, rng=True)
+        order = list(noises.open(epoch=2))
+        got = [list(noises.shard(number, 3).open(epoch=2)) for number in range(3)]
+        assert got == [expected(order, number, 3, "pad") for number in range(3)]
+
+
+def test_what_makes_the_batches_of_another_part_is_not_read(tmp_path: Path) -> None:
+    dataset = Dataset(40)
+    part = af.items(dataset).shuffle(seed=2).map(int).batch(4).map(np.ndarray.tolist).prefetch(2).shard(1, 5)
+    assert sorted(itertools.chain(*part)) == sorted(dataset.read)
+    assert len(dataset.read) == 8
+    for number in range(8):
+        np.save(tmp_path / f"{number}.npy", np.full(3, number))
+    batches = af.files(f"{tmp_path}/*.npy").load(af.npy).batch(2)
+    for number in (0, 1, 4, 5):
+        (tmp_path / f"{number}.npy").write_bytes(b"")
+    assert [batch[:, 0].tolist() for batch in batches.shard(1, 2)] == [[2, 3], [6, 7]]
+
+
 # -- what is read
 
 
@@ -328,6 +374,8 @@ def test_a_deal_does_not_depend_on_how_the_stream_is_cut(
 
 def test_the_description_shows_the_numbers() -> None:
     part = SIZED.shuffle(seed=7).shard(3, 8).batch(2)
+    assert repr(SIZED.batch(2).shard(3, 8)) == "items(range(0, 53)).batch(2).shard(3, 8)"
+    assert "shard(3, 8)  8 items by number" in SIZED.batch(2).shard(3, 8).explain()
     assert repr(part) == "items(range(0, 53)).shuffle(seed=7).shard(3, 8).batch(2)"
     assert repr(SIZED.shard(0, 2, uneven="drop")) == "items(range(0, 53)).shard(0, 2, uneven='drop')"
     assert "shard(3, 8)  7 items by number" in part.explain()
