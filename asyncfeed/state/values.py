@@ -83,6 +83,20 @@ class Describer:
         self._depth += 1
         return known_by(self, value)
 
+    def describe_all(self, values: Sequence[Any], *, ordered: bool = True) -> list[Any]:
+        """Describe some values. Each may use a share of what is left, so that the last one counts, too.
+
+        If they are `ordered`, a value may also use what those before it have left over.
+        """
+        found = []
+        left, share = self._left, self._left // max(len(values), 1)
+        for number, value in enumerate(values):
+            self._left = share = left // (len(values) - number) if ordered else share
+            found.append(self.describe(value))
+            left -= share - max(self._left, 0)
+        self._left = left
+        return found
+
     @property
     def most(self) -> int:
         """How many members of the container that is described count."""
@@ -122,8 +136,8 @@ def _bytes(value: bytes | bytearray | memoryview) -> Any:
 
 
 def _sequence(own: Describer, value: Sequence[Any]) -> Any:
-    places = sampled(len(value), own.most)
-    return ["list", len(value), [own.describe(value[place]) for place in places]]
+    picked = [value[place] for place in sampled(len(value), own.most)]
+    return ["list", len(value), own.describe_all(picked)]
 
 
 def _view(own: Describer, value: Any) -> Any:
@@ -142,9 +156,8 @@ def _set(own: Describer, value: Iterable[Any]) -> Any:
 
 
 def _mapping(own: Describer, value: Mapping[Any, Any]) -> Any:
-    pairs = islice(value.items(), own.most)
-    described = [[own.describe(key), own.describe(held)] for key, held in pairs]
-    return ["dict", len(value), sorted(described, key=repr)]
+    pairs = list(islice(value.items(), own.most))
+    return ["dict", len(value), sorted(own.describe_all(pairs, ordered=False), key=repr)]
 
 
 def _array(own: Describer, value: np.ndarray[Any, Any]) -> Any:

@@ -179,6 +179,11 @@ EQUAL: dict[str, tuple[Any, Any]] = {
 }
 UNEQUAL: dict[str, tuple[Any, Any]] = {
     "sets": ({"a", "b"}, {"a", "c"}),
+    "the last of many large items": ([[1] * 32] * 2000 + [[1, 2]], [[1] * 32] * 2000 + [[1, 3]]),
+    "a list in the last of many rows": (
+        [{"x": "a", "y": 1, "z": [1, 2]}] * 2000 + [{"x": "a", "y": 1, "z": [1, 2]}],
+        [{"x": "a", "y": 1, "z": [1, 2]}] * 2000 + [{"x": "a", "y": 1, "z": [1, 3]}],
+    ),
     "long texts": ("x" * 9999 + "a", "x" * 9999 + "b"),
     "long bytes": (b"x" * 9999 + b"a", b"x" * 9999 + b"b"),
     "text and bytes": ("a", b"a"),
