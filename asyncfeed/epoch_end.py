@@ -38,6 +38,11 @@ END_OF_STREAM = EpochEnd(sys.maxsize)
 """The end of the whole stream. Every stage flushes at it."""
 
 
+RESTORED = EpochEnd(-1)
+"""What a run that resumes sends after the items that its stages held at the checkpoint. It ends no epoch, and like
+every end nothing overtakes it."""
+
+
 @cache
 def epoch_end(depth: int) -> EpochEnd:
     """Return the end of this depth. Each is made once."""

@@ -186,6 +186,16 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         """Close."""
         await self.aclose()
 
+    # -- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was received so far, as JSON: a run that is opened with it delivers the rest."""
+        return self._session.state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state. Call this before the first batch."""
+        self._session.load(state)
+
     # -- looking
 
     def __len__(self) -> int:

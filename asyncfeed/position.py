@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 Position: TypeAlias = "int | tuple[Position, int] | Sequence[Position]"
 """The position of one item. Take it apart with the functions of this module only."""
@@ -33,9 +33,23 @@ def children(parent: Position, numbers: range) -> Iterable[Position]:
     return zip(repeat(parent, len(numbers)), numbers, strict=True)
 
 
+def child_of(position: Position) -> tuple[Position, int]:
+    """Return the position of the item that a child was made of, and the number of the child.
+
+    >>> child_of((7, 2))
+    (7, 2)
+    """
+    return cast("tuple[Position, int]", position)
+
+
 def members(positions: Positions) -> Position:
     """Return the position of a group, from the positions of its members."""
     return list(positions) if isinstance(positions, tuple) else positions
+
+
+def parts(group: Position) -> Positions:
+    """Return the positions of the members of a group."""
+    return cast("Sequence[Position]", group)
 
 
 def member(group: Position, number: int) -> Position:
@@ -122,6 +136,15 @@ def single_number(position: Position) -> int | None:
     return None if isinstance(position, Sequence) else int(position)
 
 
+def equal(one: Position, other: Position) -> bool:
+    """Return whether two positions are the same, whichever types of sequence and integer they are made of.
+
+    >>> equal([range(2), (7, 0)], [(0, 1), (7, 0)]), equal(3, 4)
+    (True, False)
+    """
+    return one is other or (first_number(one) == first_number(other) and canonical(one) == canonical(other))
+
+
 def canonical(position: Position) -> Position:
     """Return the same value for all equal positions, whichever types of sequence and integer they are made of.
 
@@ -129,3 +152,50 @@ def canonical(position: Position) -> Position:
     ((0, 1), (7, 0))
     """
     return tuple(map(canonical, position)) if isinstance(position, Sequence) else int(position)
+
+
+# -- in checkpoints
+
+NOWHERE: Position = ()
+"""Stands for the position of an item that was received."""
+
+
+def to_json(positions: Positions) -> list[Any]:
+    """Return positions as JSON. Consecutive numbers of a list take no room for each.
+
+    >>> to_json([5, 6, 7, (9, 0), [1, 2], NOWHERE])
+    [[5, 3], {'of': [[9, 1]], 'n': 0}, {'all': [[1, 2]]}, None]
+    """
+    found: list[Any] = []
+    if isinstance(positions, range) and positions.step == 1:
+        return [[positions.start, len(positions)]] if positions else []
+    for each in positions:
+        if each == NOWHERE:
+            found.append(None)
+        elif isinstance(each, tuple):
+            parent, number = each
+            found.append({"of": to_json([parent]), "n": int(number)})
+        elif isinstance(each, Sequence):
+            found.append({"all": to_json(each)})
+        elif found and type(found[-1]) is list and sum(found[-1]) == each:
+            found[-1][1] += 1
+        else:
+            found.append([int(each), 1])
+    return found
+
+
+def from_json(found: list[Any]) -> list[Any]:
+    """Return the positions that `to_json` was given.
+
+    >>> from_json([[5, 3], {"of": [[9, 1]], "n": 0}, {"all": [[1, 2]]}, None])
+    [5, 6, 7, (9, 0), [1, 2], ()]
+    """
+    positions: list[Any] = []
+    for each in found:
+        if isinstance(each, dict):
+            positions.append(from_json(each["all"]) if "all" in each else (from_json(each["of"])[0], each["n"]))
+        elif each is None:
+            positions.append(NOWHERE)
+        else:
+            positions.extend(range(each[0], each[0] + each[1]))
+    return positions

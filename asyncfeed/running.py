@@ -32,11 +32,18 @@ class Running(Description, Generic[T_co]):
         return self  # type: ignore[return-value] # nothing else derives from this
 
     def open(
-        self, *, memory_limit: Size | None = None, grace: float = GRACE, epoch: int = 0, coord: Any = None
+        self,
+        *,
+        state: dict[str, Any] | None = None,
+        memory_limit: Size | None = None,
+        grace: float = GRACE,
+        epoch: int = 0,
+        coord: Any = None,
     ) -> Feed[T_co]:
         """Return a feed: one pass over this pipeline, to iterate, watch and stop.
 
         Args:
+            state: What `state_dict` of an earlier feed returned. The feed delivers what that one did not.
             memory_limit: Limit of all data in flight, in bytes or as text such as "500MB" or "2GiB". Queues,
                 reads, reorder buffers and prefetched batches count together. The default is a quarter of the
                 memory of the machine or the container, at most 1 GiB. An item larger than the limit passes alone.
@@ -61,7 +68,8 @@ class Running(Description, Generic[T_co]):
         limit = _checked_limit("open", memory_limit, grace, coord)
         epoch = _checked_epoch("open", "epoch", epoch)
         self.source.claim()
-        return Feed(Session(self._pipeline, memory_limit=limit, grace=grace, epoch=epoch, coord=coord))
+        session = Session(self._pipeline, memory_limit=limit, grace=grace, epoch=epoch, coord=coord, state=state)
+        return Feed(session)
 
     def epochs(
         self,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from asyncfeed.engine.coroutines import report_held_up
 from asyncfeed.engine.ready import get_ready, is_ready
-from asyncfeed.errors import ClosedError
+from asyncfeed.errors import ClosedError, StateError
 from asyncfeed.machine import default_memory_limit
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Session:
         epoch: int = 0,
         by_epoch: bool = False,
         coord: Any = None,
+        state: dict[str, Any] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.run: Run | None = None
@@ -55,6 +56,7 @@ class Session:
             "grace": grace,
             "epoch": epoch,
             "by_epoch": by_epoch,
+            "state": state,
             "context": copy_context(),
         }
         self._first = 0
@@ -186,6 +188,21 @@ class Session:
         """Count for `stats` that a bridge took a slower path."""
         if self.run is not None:
             self.run.crossings.note(reason)
+
+    def state(self) -> dict[str, Any]:
+        """Return where the consumers are, as the body of a checkpoint."""
+        run = self.run
+        if run is not None:
+            return run.track.state(*run.handoff.gone())
+        loaded: dict[str, Any] | None = self._options["state"]
+        return {"run": self._options["epoch"]} if loaded is None else loaded
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Begin the run from a state. Raise if it has begun."""
+        with self._starting:
+            if self.run is not None:
+                raise StateError("the feed has begun: load a state before the first batch is drawn")
+            self._options["state"] = state
 
     def go_to_epoch(self, epoch: int) -> None:
         """Drop the items of earlier epochs."""

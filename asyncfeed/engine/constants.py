@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+# -- checkpoints
+
+TRACKED_EVENTS: Final = 4096
+"""Number of recorded chunks at which the records are brought to the consumer's place, which takes some ms."""
+
 # -- chunks and queues
 
 CHUNK_ITEMS: Final = 128

@@ -10,9 +10,11 @@ from typing import Any
 class Delivered:
     """Counts the items that consumers have taken, and the bytes that this frees."""
 
-    __slots__ = ("booked", "count", "left_bytes", "nbytes")
+    __slots__ = ("booked", "count", "entered", "left_bytes", "nbytes")
 
     def __init__(self) -> None:
+        self.entered = 0
+        """Number of items that were queued, or dropped instead with the rest of an epoch."""
         self.count = 0
         """Number of items that were delivered."""
         self.nbytes = 0
@@ -37,13 +39,15 @@ class Delivered:
 class EpochGate:
     """Which epochs a queue holds, and which are wanted. They are numbered from the first epoch of the run."""
 
-    __slots__ = ("coming", "front", "queued_ends", "wanted")
+    __slots__ = ("coming", "front", "queued_ends", "seen", "wanted")
 
     def __init__(self) -> None:
         self.front = 0
         """The epoch of the item in front."""
         self.coming = 0
         """The epoch of the next item that is put."""
+        self.seen = 0
+        """Number of epochs whose end a consumer has been told of."""
         self.wanted = 0
         """The first epoch that is still wanted."""
         self.queued_ends = 0

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from asyncfeed.engine.checkpoint.gates import FlatGate, LinkGate
+from asyncfeed.engine.checkpoint.record import Record
 from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.limits.budget import Account, Budget
-from asyncfeed.epoch_end import END_OF_STREAM
+from asyncfeed.epoch_end import END_OF_STREAM, RESTORED, EpochEnd
 from asyncfeed.errors import Failure, PipelineError
 from asyncfeed.position import Positions, join
 from asyncfeed.stages.steps import Algorithm, Chunk
@@ -31,7 +33,10 @@ class TransformLink:
     level. `top` says that no `repeat` follows: when the algorithm is done, the stream ends.
     """
 
-    __slots__ = ("algorithm", "ended", "epochs", "held", "held_bytes", "level", "skipping", "top")
+    __slots__ = (
+        "algorithm", "already", "ended", "epochs", "gate", "held", "held_bytes", "level", "record", "skipping",
+        "top",
+    )  # fmt: skip
 
     def __init__(self, algorithm: Algorithm, level: int, epochs: EpochCounter, *, top: bool) -> None:
         self.algorithm = algorithm
@@ -43,6 +48,28 @@ class TransformLink:
         self.held_bytes = 0
         self.skipping = False
         self.ended = 0
+        self.record: Record | None = None
+        """Notes what came, so that a checkpoint can be taken."""
+        self.gate: LinkGate | None = None
+        """Makes what the algorithm held at a checkpoint. None in a run from the start, and when that is done."""
+        self.already = 0
+        """Number of results of the next flush that were received before the checkpoint."""
+
+    def is_flushed_by(self, boundary: EpochEnd | None) -> bool:
+        """Return whether the algorithm flushes at this end."""
+        return boundary is not None and boundary.ends(self.level)
+
+    def flush(self, boundary: EpochEnd) -> tuple[list[Any], Positions]:
+        """Return what is left at an end, and begin the next epoch."""
+        self.skipping = False
+        self.ended += 1
+        items, positions = self.algorithm.flush()
+        if self.already:
+            items, positions, self.already = items[self.already :], positions[self.already :], 0
+        if not boundary.is_end_of_stream:
+            self.epochs.go_on(boundary.depth - self.level)
+            self.algorithm.begin(self.epochs.number)
+        return items, positions
 
 
 class Watch:
@@ -61,6 +88,10 @@ class Watch:
         self._ended = EpochsEnded(levels)
         self._came = False
 
+    def resume(self) -> None:
+        """Allow that the first pass has no more items, because they were received before."""
+        self._came = True
+
     def look(self, chunk: Chunk) -> Chunk:
         """Return the chunk, or a failure in place of it."""
         self._came = self._came or bool(chunk.items)
@@ -76,6 +107,9 @@ class Watch:
             return chunk
         error = PipelineError(f"{self._what} has no items, so repeat() would never end")
         return Chunk([], (), failure=Failure(error, "repeat()", "none", None, 0), nbytes=chunk.nbytes)
+
+
+Link = TransformLink | Watch | FlatGate
 
 
 class Emitter:
@@ -96,7 +130,7 @@ class Emitter:
 
     def __init__(
         self,
-        links: Sequence[TransformLink | Watch],
+        links: Sequence[Link],
         sink: Sink,
         budget: Budget | Account,
         skip: Callable[[int, int], None],
@@ -121,11 +155,19 @@ class Emitter:
         link, *rest = self._links
         assert isinstance(link, TransformLink)
         items, positions = link.algorithm.flush()
+        if link.record is not None:
+            link.record.note_cut()
         await self._send(Chunk(items, positions, nbytes=self._released(link)), rest)
 
-    async def _send(self, chunk: Chunk, links: Sequence[TransformLink | Watch]) -> None:
-        for link in links:
-            chunk = link.look(chunk) if isinstance(link, Watch) else self._through(link, chunk)
+    async def _send(self, chunk: Chunk, links: Sequence[Link]) -> None:
+        for place, link in enumerate(links):
+            if isinstance(link, TransformLink):
+                if link.gate is not None:
+                    await self._send_rebuilt(chunk, link, links[place + 1 :])
+                    return
+                chunk = self._through(link, chunk)
+            else:
+                chunk = link.look(chunk)
         if chunk.ends_stream:
             self.finished = True
         if chunk.items or chunk.ends:
@@ -137,6 +179,25 @@ class Emitter:
             # left out would block the loop.
             await asyncio.sleep(0)
 
+    async def _send_rebuilt(self, chunk: Chunk, link: TransformLink, rest: Sequence[Link]) -> None:
+        """Send what the gate of a link lets through: results that later stages held, and then those on the way."""
+        assert link.gate is not None
+        link.held += len(chunk.items)
+        link.held_bytes += chunk.nbytes
+        link.gate.take(chunk)
+        if chunk.failure is not None:
+            await self._send(Chunk([], (), failure=chunk.failure), rest)
+        if chunk.boundary is not RESTORED:
+            return
+        gate, link.gate = link.gate, None
+        rebuilt, under_way = gate.open(link.algorithm)
+        link.held = max(link.held, link.algorithm.held)  # it also holds stand-ins, which weigh nothing
+        nbytes = self._released(link)
+        share = nbytes * len(rebuilt[0]) // max(1, len(rebuilt[0]) + len(under_way[0]))
+        await self._send(Chunk(*rebuilt, RESTORED, nbytes=share), rest)
+        chunk = self._through(link, Chunk([], ()))
+        await self._send(Chunk(*under_way, chunk.boundary, nbytes=nbytes - share + chunk.nbytes), rest)
+
     def _through(self, link: TransformLink, chunk: Chunk) -> Chunk:
         algorithm = link.algorithm
         items: list[Any] = []
@@ -145,6 +206,8 @@ class Emitter:
         link.held_bytes += chunk.nbytes
         boundary, failure = chunk.boundary, chunk.failure
         if chunk.items and not link.skipping and not algorithm.done:
+            if link.record is not None:
+                link.record.note_items(chunk.items, chunk.positions)
             items, positions = algorithm.push(chunk.items, chunk.positions)
         if algorithm.done and not link.skipping:
             if link.top:
@@ -154,15 +217,13 @@ class Emitter:
                 self._skip(link.level, link.ended)
         if link.skipping:
             failure = None  # no later stage needs the item that failed
-        if failure is None and boundary is not None and boundary.ends(link.level):
-            link.skipping = False
-            link.ended += 1
-            more, places = algorithm.flush()
-            if not boundary.is_end_of_stream:
-                link.epochs.go_on(boundary.depth - link.level)
-                algorithm.begin(link.epochs.number)
-            if more:
-                items, positions = items + more, join(positions, places)
+        if failure is None and boundary is not None:
+            if link.record is not None and boundary is not RESTORED:
+                link.record.note_end(boundary)
+            if link.is_flushed_by(boundary):
+                more, places = link.flush(boundary)
+                if more:
+                    items, positions = items + more, join(positions, places)
         if len(items) != len(positions):
             raise PipelineError(
                 f"{type(algorithm).__name__} returned {len(items)} items with {len(positions)} positions; return "

@@ -44,6 +44,28 @@ class EpochCounter:
         self._base = run * self._weights[len(repeats) if level is None else level]
         self.number = self._base
 
+    @property
+    def levels(self) -> int:
+        """Number of `repeat`s."""
+        return len(self._repeats)
+
+    @property
+    def passes(self) -> list[int]:
+        """The number of passes of each `repeat` that have ended, nearest first."""
+        return self._passes.copy()
+
+    def resume(self, passes: Sequence[int]) -> None:
+        """Begin the epoch after these passes."""
+        self._passes = list(passes)
+        self._count()
+
+    def copy(self) -> EpochCounter:
+        """Return a copy that counts on by itself."""
+        same = EpochCounter(self._repeats)
+        same._base = self._base
+        same.resume(self._passes)
+        return same
+
     def end(self, skipping: int = 0) -> EpochEnd:
         """End a pass over the source. Return the end, which says which epochs end with the pass.
 
@@ -61,6 +83,9 @@ class EpochCounter:
         """Begin the epoch after an end of this depth: the next pass at that level, and the first one below it."""
         self._passes[:depth] = [0] * depth
         self._passes[depth] += 1
+        self._count()
+
+    def _count(self) -> None:
         passes = zip(self._passes, self._weights, strict=False)
         self.number = self._base + sum(number * weight for number, weight in passes)
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
+from asyncfeed.engine.checkpoint.track import Track
 from asyncfeed.engine.constants import READY_BYTES
 from asyncfeed.engine.consumers import Delivered, EpochGate, Waiters
 from asyncfeed.engine.failed import Failed
@@ -51,6 +52,8 @@ class Handoff(Metered):
         self.over: asyncio.Future[None] = loop.create_future()
         """Done when the queue has ended, so that the run may stop."""
         self.delivered = Delivered()
+        self.track: Track | None = None
+        """Notes what is put, so that a checkpoint can be taken."""
         self.epoch_level: int | None = None
         """The level of the epochs that the consumer asks for; None if it asks for none."""
         self._epochs = EpochGate()
@@ -89,10 +92,13 @@ class Handoff(Metered):
         room = self._most if self._fixed else max(2, min(self._most, READY_BYTES // max(1, share)))
         place = 0
         unwanted = False
+        if self.track is not None:
+            self.track.note_put(chunk, self.gone)
         while place < len(items):
             with self._lock:
                 if self._epochs.coming < self._epochs.wanted:
                     unwanted = True
+                    self.delivered.entered += len(items) - place
                     break
                 self._low = room // 2
                 fits = max(0, room - len(self._items))
@@ -100,6 +106,7 @@ class Handoff(Metered):
                 self._items.extend(zip(fitting, repeat(share), repeat(False), strict=False))
                 items[place : place + fits] = [None] * len(fitting)
                 place += len(fitting)
+                self.delivered.entered += len(fitting)
                 self._full = place < len(items) or (
                     len(self._items) >= room and not chunk.ends_stream and chunk.failure is None
                 )
@@ -220,6 +227,12 @@ class Handoff(Metered):
         if room and self._gate.waiting:
             self._gate.open()
 
+    def gone(self) -> tuple[int, int]:
+        """Return how many items, and how many epochs, the consumers have taken or left. Any thread may call."""
+        with self._lock:
+            queued = len(self._items) - self._epochs.queued_ends
+            return self.delivered.entered - queued, max(self._epochs.wanted, self._epochs.seen)
+
     # -- the consumers' side
 
     def _end_seen(self) -> None:
@@ -240,6 +253,7 @@ class Handoff(Metered):
             self._meter.begin()
         while self._items and self._items[0][2]:
             if epoch is not None:
+                self._epochs.seen = self._epochs.front + 1
                 raise StopIteration
             self._items.popleft()  # a consumer of all epochs goes on to the next one
             epochs = self._epochs

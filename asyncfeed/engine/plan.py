@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from asyncfeed.engine.channel import Channel
+from asyncfeed.engine.checkpoint.merges import InputRecord, MergeRecord, MergeStation
+from asyncfeed.engine.checkpoint.track import Track
 from asyncfeed.engine.constants import CHUNK_ITEMS, PREFETCH_BATCHES, PREFETCH_SAMPLES
-from asyncfeed.engine.emitter import Emitter, Sink, TransformLink, Watch
+from asyncfeed.engine.emitter import Emitter, Link, Sink, TransformLink, Watch
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.limits.budget import Account, Budget
 from asyncfeed.engine.operators.call_async import AsyncCalls
@@ -60,19 +62,31 @@ def prefetched(description: Description) -> tuple[int, bool]:
 
 
 def compile_steps(
-    description: Description, context: RunContext, sink: Sink, run: int = 0, *, by_epoch: bool = False
-) -> list[Step]:
+    description: Description,
+    context: RunContext,
+    sink: Sink,
+    run: int = 0,
+    *,
+    by_epoch: bool = False,
+    state: dict[str, Any] | None = None,
+) -> tuple[list[Step], Track]:
     """Return the steps that run a description, the first that draws first; the last sends to `sink`.
 
     `run` says how many runs went before: the epochs are counted on from theirs. With `by_epoch` they were passes
-    of the last `repeat`, and the run goes on with the next pass.
+    of the last `repeat`, and the run goes on with the next pass. With a `state`, the run goes on from there. The
+    track that is returned takes states.
     """
-    compiler = _Compiler(context, run, is_endless(description.source, description.stages), by_epoch=by_epoch)
+    if state is not None:
+        run = state["run"]
+    endless = is_endless(description.source, description.stages)
+    compiler = _Compiler(context, run, endless, by_epoch=by_epoch, resumes=state is not None)
     last, _ = compiler.branch(description, (), trailing=True)
+    if state is not None:
+        compiler.track.resume(state)
     compiler.close(last, sink)
     for depth, step in enumerate(compiler.steps):
         step.depth = depth
-    return compiler.steps
+    return compiler.steps, compiler.track
 
 
 def executor_of(work: Work) -> type[Executor]:
@@ -83,15 +97,17 @@ def executor_of(work: Work) -> type[Executor]:
 
 
 class _Compiler:
-    def __init__(self, context: RunContext, run: int, endless: bool, *, by_epoch: bool) -> None:
+    def __init__(self, context: RunContext, run: int, endless: bool, *, by_epoch: bool, resumes: bool) -> None:
         self._context = context
         self._budget: Budget | Account = context.budget
         """What the steps that are added charge to."""
         self._run = run
         self._endless = endless
         self._by_epoch = by_epoch
+        self._resumes = resumes
         self.steps: list[Step] = []
-        self._links: list[TransformLink | Watch] = []
+        self.track = Track(run)
+        self._links: list[Link] = []
 
     def branch(
         self, description: Description, outer: Sequence[int | None], *, trailing: bool = False
@@ -111,7 +127,8 @@ class _Compiler:
         if indexed is not None:
             numbers = numbering(description.source, arranged[:folded], indexed)
             spec = replace(spec, provenance=Provenance(numbers.size, numbers.name))
-            step = IndexedSource(spec, self._epochs(repeats), indexed, numbers)
+            station = self.track.add_source(self._epochs(repeats), spec.provenance, numbers.place)
+            step = IndexedSource(spec, station, indexed, numbers)
         else:
             step = self._stream(description.source, spec, repeats, first_place(arranged[:folded]))
         self._open(step)
@@ -131,11 +148,15 @@ class _Compiler:
                         step = self._next(
                             step, max(1, CHUNK_ITEMS // unit), self._operator(spec, each, skip_budget)
                         )
+                        self.track.add_work(each, spec.name, self._links)
                     case Queue():
                         step = self._next(step, each.room, partial(RelayStep, replace(spec, name=str(node))))
                     case Passes():
                         if each.count is None:
-                            self._links.append(Watch(".".join(above), level, levels, step.skips))
+                            watch = Watch(".".join(above), level, levels, step.skips)
+                            if self._resumes:
+                                watch.resume()
+                            self._links.append(watch)
                         level += 1
             unit = unit * gathers or 1
             if not node.hidden:
@@ -147,7 +168,7 @@ class _Compiler:
         epochs = self._epochs(repeats)
         if source.inputs:
             return self._merge(source, spec, epochs, repeats)
-        return IterableSource(spec, epochs, source, place)
+        return IterableSource(spec, self.track.add_source(epochs, spec.provenance), source, place)
 
     def _regroup(
         self, step: Step, regroups: Algorithm | Timed, spec: StepSpec, level: int, repeats: Sequence[int | None]
@@ -157,7 +178,9 @@ class _Compiler:
             step = self._next(step, CHUNK_ITEMS, partial(TimedStep, spec, regroups))
             regroups = regroups.algorithm
         top = level == len(repeats)
-        self._links.append(TransformLink(regroups, level, self._epochs(repeats[level:]), top=top))
+        link = TransformLink(regroups, level, self._epochs(repeats[level:]), top=top)
+        self._links.append(link)
+        self.track.add_link(link, spec.name)
         return step
 
     def _epochs(self, repeats: Sequence[int | None]) -> EpochCounter:
@@ -184,13 +207,19 @@ class _Compiler:
             channel = Channel(CHUNK_ITEMS)
             self.close(last, channel)
             branches.append(Branch(last, channel, own, account))
+            branches[-1].record = InputRecord(self.track.last, own)
         self._budget = budget
         spec = replace(spec, name=source.method)
+        record = MergeRecord([branch.record for branch in branches if branch.record is not None])
         match source.merging():
             case Zipping(strict):
                 merge: MergeStep = ZipStep(spec, epochs, branches, strict=strict)
+                choice = None
             case Picking(choose):
                 merge = PickStep(spec, epochs, branches, choice=choose())
+                choice = choose()
+        merge.record = record
+        self.track.add_merge(MergeStation(record, epochs.copy(), spec.provenance, choice))
         for branch in branches:
             branch.step.after = merge
         return merge

@@ -61,6 +61,7 @@ class Run:
         grace: float,
         epoch: int = 0,
         by_epoch: bool = False,
+        state: dict[str, Any] | None = None,
         context: Context | None = None,
     ) -> None:
         self.loop = loop
@@ -86,7 +87,11 @@ class Run:
         room, fixed = prefetched(description)
         self.handoff = Handoff(room, loop, self.budget, fixed=fixed)
         self.budget.freed = self.handoff.freed
-        self.steps: list[Step] = compile_steps(description, self, self.handoff, epoch, by_epoch=by_epoch)
+        self.steps: list[Step]
+        self.steps, self.track = compile_steps(
+            description, self, self.handoff, epoch, by_epoch=by_epoch, state=state
+        )
+        self.handoff.track = self.track
         if by_epoch:  # the last `repeat` has the highest level
             self.handoff.epoch_level = self.steps[-1].levels - 1
         self.skips = Skips()

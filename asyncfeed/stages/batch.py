@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Batched, Fixed, Unknown
 from asyncfeed.errors import PipelineError
-from asyncfeed.position import Positions, join, members
+from asyncfeed.position import Position, Positions, join, members, parts
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.collating import check_collate, collating, maker, refuse_pad
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.steps import Algorithm, Step, Timed
+from asyncfeed.stages.steps import Algorithm, Held, Step, Timed
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,18 @@ class Group(Algorithm):
         self._items, self._positions = [], ()
         return ([], ()) if self._drop or not items else ([items], [members(positions)])
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Held:
         """Return the items of the list that is not full."""
-        return {"items": list(self._items), "positions": list(self._positions)}
+        return Held(list(self._items), self._positions, {})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._items, self._positions = list(state["items"]), state["positions"]
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        self._items, self._positions = list(held.items), held.positions
+
+    def inputs(self, position: Position) -> Positions:
+        """Return the positions of the items of a list."""
+        return parts(position)
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> list[Any]:
+        """Return the list of these items."""
+        return items

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
+from itertools import chain, islice
 from operator import index
 from typing import Any, ClassVar
 
@@ -14,12 +15,12 @@ import numpy as np
 from asyncfeed.axes import Axes, Batched, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import refuse_awaitable
-from asyncfeed.position import Position, Positions, members
+from asyncfeed.position import Position, Positions, members, parts
 from asyncfeed.stacking.foreign import is_foreign
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.collating import check_collate, collating, maker, refuse_pad
 from asyncfeed.stages.pad import Pad
-from asyncfeed.stages.steps import Algorithm, Step, Work
+from asyncfeed.stages.steps import Algorithm, Held, Step, Work
 from asyncfeed.trees import Tree, flatten
 
 
@@ -117,6 +118,8 @@ class Bucket(Node):
 class GroupByLength(Algorithm):
     """Collects pairs (length, item) in a list for each bucket, and returns each list when it is full."""
 
+    looks = True
+
     def __init__(self, boundaries: Sequence[int], sizes: Sequence[int], drop_remainder: bool = False) -> None:
         self._boundaries = boundaries
         self._sizes = sizes
@@ -146,17 +149,33 @@ class GroupByLength(Algorithm):
         self._items, self._positions = [[] for _ in self._sizes], [[] for _ in self._sizes]
         return ([], ()) if self._drop else (left, groups)
 
-    def state(self) -> dict[str, Any]:
-        """Return the items in each bucket."""
-        return {
-            "items": [list(each) for each in self._items],
-            "positions": [list(each) for each in self._positions],
-        }
+    def state(self) -> Held:
+        """Return the items of all buckets, and how many each bucket has."""
+        items, positions = list(chain(*self._items)), list(chain(*self._positions))
+        return Held(items, positions, {"held": list(map(len, self._items))})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._items = [list(each) for each in state["items"]]
-        self._positions = [list(each) for each in state["positions"]]
+    def restore(self, held: Held) -> None:
+        """Continue from a state. Its items are pairs (length, item)."""
+        items = iter([item for _, item in held.items])
+        positions = iter(held.positions)
+        self._items = [list(islice(items, count)) for count in held.numbers["held"]]
+        self._positions = [list(islice(positions, count)) for count in held.numbers["held"]]
+
+    def fact(self, item: Any) -> int:
+        """Return the length."""
+        return int(item[0])
+
+    def stand_in(self, fact: Any = None) -> tuple[int, None]:
+        """Return a pair without an item."""
+        return fact or 0, None
+
+    def inputs(self, position: Position) -> Positions:
+        """Return the positions of the items of a list."""
+        return parts(position)
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> list[Any]:
+        """Return the list of these items."""
+        return [item for _, item in items]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncfeed.position import Positions, join
-from asyncfeed.stages.steps import Algorithm
+from asyncfeed.stages.steps import Algorithm, Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class Deal(Algorithm):
         self._begin()
         return last
 
-    def state(self) -> dict[str, Any]:
-        """Return how many items there were, and those that wait."""
-        return {"seen": self._seen, "items": list(self._items), "positions": list(self._positions)}
+    def state(self) -> Held:
+        """Return the items that wait, how many items there were, and whether no more are needed."""
+        return Held(list(self._items), self._positions, {"seen": self._seen, "done": self.done})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._seen = state["seen"]
-        self._items, self._positions = list(state["items"]), state["positions"]
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        self._seen, self.done = held.numbers["seen"], held.numbers["done"]
+        self._items, self._positions = list(held.items), held.positions
 
     def _push_rounds(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
         """Add items. Return those of the rounds that are complete now."""

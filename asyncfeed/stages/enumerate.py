@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes
 from asyncfeed.places import shift
-from asyncfeed.position import Positions
+from asyncfeed.position import Position, Positions
 from asyncfeed.stages.base import Node, check_count
-from asyncfeed.stages.steps import Algorithm, Indexed, Step, leaves_out
+from asyncfeed.stages.steps import Algorithm, Held, Indexed, Step, leaves_out
 
 LEAST = -(2**63)
 
@@ -69,6 +69,8 @@ class Numbered:
 class Count(Algorithm):
     """Turns each item of a stream into a pair with its number."""
 
+    labels = True
+
     def __init__(self, start: int) -> None:
         self._start = self._next = start
 
@@ -83,10 +85,18 @@ class Count(Algorithm):
         self._next = self._start
         return [], ()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Held:
         """Return the next number."""
-        return {"next": self._next}
+        return Held([], (), {"next": self._next})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._next = state["next"]
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        self._next = held.numbers["next"]
+
+    def label(self, result: Any) -> int:
+        """Return the number."""
+        return int(result[0])
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> tuple[int, Any]:
+        """Return the pair."""
+        return label, items[0]

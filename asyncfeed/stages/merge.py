@@ -168,6 +168,14 @@ class OneByOne:
         """Go on to the next input."""
         self._current += 1
 
+    def state(self) -> int:
+        """Return the number of the input."""
+        return self._current
+
+    def restore(self, state: int) -> None:
+        """Go on with this input."""
+        self._current = state
+
 
 class Concatenated:
     """The items of several sources, numbered through."""

@@ -183,6 +183,17 @@ class Drawn:
         if not self._over:
             self._look()
 
+    def state(self) -> list[Any]:
+        """Return the number of draws, and the inputs that are drawn."""
+        return [self._place, sorted(self._live), self._over]
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on after this number of draws."""
+        self._place, live, self._over = state
+        self._live = frozenset(live)
+        if self._live:
+            self._look()
+
     def _look(self) -> None:
         block = self._draws.block(self._place // BLOCK, self._live)
         self._runs: list[int] = [*(np.flatnonzero(np.diff(block)) + 1).tolist(), BLOCK]

@@ -95,6 +95,10 @@ class Numbering:
         """Return the ordinals of the items at these places."""
         return strided(places, self.number, self.count)
 
+    def place(self, ordinal: int) -> int:
+        """Return the place of the item with this ordinal."""
+        return ordinal // self.count
+
     def name(self, epoch: int, ordinal: int) -> str:
         """Return the name of the item with this ordinal."""
         return self._indexed.key(epoch, ordinal // self.count)
@@ -121,6 +125,14 @@ class NumberingOfPart(Numbering):
     def ordinals(self, places: Sequence[int]) -> Sequence[int]:
         """Return the ordinals of the items at these places of the part."""
         return self._whole.ordinals(self._part.places(places))
+
+    def place(self, ordinal: int) -> int:
+        """Return the place in the part of the item with this ordinal."""
+        number, count = self._part
+        place = self._whole.place(ordinal)
+        while place % count != number:
+            place += self._whole.places  # it completes the last round
+        return place // count
 
     def name(self, epoch: int, ordinal: int) -> str:
         """Return the name of the item with this ordinal in the whole."""

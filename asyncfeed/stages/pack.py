@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from asyncfeed.axes import Axes, PaddedTo
 from asyncfeed.errors import PipelineError
-from asyncfeed.position import Position, Positions, members
+from asyncfeed.position import Position, Positions, members, parts
 from asyncfeed.stacking.collate import INLINE, Column, Where, common_dtype, ready, transpose
 from asyncfeed.stacking.foreign import is_foreign
 from asyncfeed.stacking.pool import Pool, shared_pool
 from asyncfeed.stages.base import Node, check_count
 from asyncfeed.stages.pad import check_values, fill_value, values_of
-from asyncfeed.stages.steps import Algorithm, MemberError, Place, Step, Work
+from asyncfeed.stages.steps import Algorithm, Held, MemberError, Place, Step, Work
 from asyncfeed.stats import PACK, SlowPaths
 from asyncfeed.trees import Tree, flatten, map_leaves, size_of, unflatten
 
@@ -85,6 +85,8 @@ class FirstFit(Algorithm):
     A sequence that fits into no row, or has no length, is a row of its own: whoever makes the row raises.
     """
 
+    looks = True
+
     def __init__(self, size: int, bins: int, *, cut: bool = False) -> None:
         self._size = size
         self._bins = bins
@@ -145,19 +147,33 @@ class FirstFit(Algorithm):
         self._start()
         return rows, places
 
-    def state(self) -> dict[str, Any]:
-        """Return the open rows."""
-        return {
-            "rooms": list(self._rooms),
-            "items": [list(each) for each in self._items],
-            "positions": [list(each) for each in self._positions],
-        }
+    def state(self) -> Held:
+        """Return the sequences of the open rows, how many each row has, and the places that are left in each."""
+        items, positions = list(chain(*self._items)), list(chain(*self._positions))
+        return Held(items, positions, {"held": list(map(len, self._items)), "rooms": list(self._rooms)})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._rooms = list(state["rooms"])
-        self._items = [list(each) for each in state["items"]]
-        self._positions = [list(each) for each in state["positions"]]
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        items, positions = iter(held.items), iter(held.positions)
+        self._rooms = list(held.numbers["rooms"])
+        self._items = [list(islice(items, count)) for count in held.numbers["held"]]
+        self._positions = [list(islice(positions, count)) for count in held.numbers["held"]]
+
+    def fact(self, item: Any) -> int | None:
+        """Return the length of a sequence."""
+        return length_of(item)
+
+    def stand_in(self, fact: Any = None) -> Tree:
+        """Return a sequence of this length that takes no memory."""
+        return () if fact is None else np.broadcast_to(np.int8(0), (fact,))
+
+    def inputs(self, position: Position) -> Positions:
+        """Return the positions of the sequences of a row."""
+        return parts(position)
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> list[Any]:
+        """Return the row of these sequences."""
+        return items
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from asyncfeed.axes import Axes, Batched, Unknown
-from asyncfeed.position import Position, Positions, children, members
+from asyncfeed.position import Position, Positions, canonical, children, members, parts
 from asyncfeed.stacking.collate import INLINE, Column, Where, common_dtype, ready, transpose
 from asyncfeed.stacking.foreign import is_foreign, to_array
 from asyncfeed.stacking.pool import Pool, shared_pool
 from asyncfeed.stages.base import Node, check_count
-from asyncfeed.stages.steps import Algorithm, Place, Step, Work
+from asyncfeed.stages.steps import Algorithm, Held, Place, Step, Work
 from asyncfeed.trees import Tree, flatten, leaf_name, map_leaves, size_of, unflatten
 
 
@@ -64,6 +64,8 @@ class Rows(NamedTuple):
 class Regroup(Algorithm):
     """Cuts pairs (number of rows, batch) into lists of `Rows` that have `size` rows together."""
 
+    looks = True
+
     def __init__(self, size: int, drop_remainder: bool = False) -> None:
         self._size = size
         self._drop = drop_remainder
@@ -105,15 +107,51 @@ class Regroup(Algorithm):
         self._start()
         return ([], ()) if self._drop or not rows else ([rows], [members(positions)])
 
-    def state(self) -> dict[str, Any]:
-        """Return the rows that wait."""
-        return {"rows": list(map(tuple, self._rows)), "positions": list(self._positions)}
+    def state(self) -> Held:
+        """Return the batches whose rows wait, and which rows of each."""
+        starts = accumulate((each.stop - each.start for each in self._rows), initial=0)
+        batches = [parts(self._positions[start])[0] for start, _ in zip(starts, self._rows, strict=False)]
+        return Held([each.batch for each in self._rows], batches, {"rows": [each[1:] for each in self._rows]})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._rows = [Rows(*each) for each in state["rows"]]
-        self._positions = list(state["positions"])
-        self._count = sum(each.stop - each.start for each in self._rows)
+    def restore(self, held: Held) -> None:
+        """Continue from a state. Its items are pairs (number of rows, batch)."""
+        self._start()
+        for (_, batch), position, (start, stop) in zip(
+            held.items, held.positions, held.numbers["rows"], strict=True
+        ):
+            self._rows.append(Rows(batch, start, stop))
+            self._positions += children(position, range(start, stop))
+            self._count += stop - start
+
+    def fact(self, item: Any) -> int:
+        """Return the number of rows."""
+        return int(item[0])
+
+    def stand_in(self, fact: Any = None) -> tuple[int, None]:
+        """Return a pair without a batch."""
+        return fact or 0, None
+
+    def inputs(self, position: Position) -> Positions:
+        """Return the positions of the batches whose rows are in a list."""
+        return [parts(first)[0] for first, _ in _runs(position)]
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> list[Rows]:
+        """Return the list of these rows of these batches."""
+        return [
+            Rows(batch, int(parts(first)[1]), int(parts(last)[1]) + 1)  # type: ignore[arg-type]
+            for (_, batch), (first, last) in zip(items, _runs(position), strict=True)
+        ]
+
+
+def _runs(group: Position) -> list[tuple[Position, Position]]:
+    """Return the first and the last row of each batch in a list of rows."""
+    runs: list[tuple[Position, Position]] = []
+    for row in parts(group):
+        if runs and canonical(parts(runs[-1][0])[0]) == canonical(parts(row)[0]):
+            runs[-1] = runs[-1][0], row
+        else:
+            runs.append((row, row))
+    return runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,14 +67,6 @@ class MarkFirst(Algorithm):
         self._first = True
         return [], ()
 
-    def state(self) -> dict[str, Any]:
-        """Return whether the next item is the first."""
-        return {"first": self._first}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._first = state["first"]
-
 
 class CallScan:
     """Calls the function for one pair of `MarkFirst` after the other, and keeps the state of one run."""

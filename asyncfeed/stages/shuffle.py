@@ -15,7 +15,7 @@ from asyncfeed.position import Position, Positions
 from asyncfeed.randomness import stage_seed
 from asyncfeed.randomness.permutation import Permutation
 from asyncfeed.stages.base import Node, Source, check_count
-from asyncfeed.stages.steps import Algorithm, Indexed, Step
+from asyncfeed.stages.steps import Algorithm, Held, Indexed, Step
 from asyncfeed.stages.together import arrange, fold
 
 if TYPE_CHECKING:
@@ -199,15 +199,15 @@ class BufferShuffle(Algorithm):
         self._start(self._epoch + 1)
         return _apart(out)
 
-    def state(self) -> dict[str, Any]:
-        """Return the epoch, the number of draws, and the items in the buffer."""
+    def state(self) -> Held:
+        """Return the items in the buffer, the epoch, and the number of draws."""
         items, positions = _apart(self._held)
-        return {"epoch": self._epoch, "drawn": self._drawn, "items": items, "positions": positions}
+        return Held(items, positions, {"epoch": self._epoch, "drawn": self._drawn})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._held = list(zip(state["items"], state["positions"], strict=True))
-        self._start(state["epoch"], state["drawn"])
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        self._held = list(zip(held.items, held.positions, strict=True))
+        self._start(held.numbers["epoch"], held.numbers["drawn"])
 
     def _start(self, epoch: int, drawn: int = 0) -> None:
         self._epoch = epoch

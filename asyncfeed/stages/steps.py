@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from asyncfeed.attempts.retry import Policy
 from asyncfeed.attempts.skip import OnError, Skip
@@ -66,15 +66,34 @@ class Chunk:
         return rest
 
 
+class Held(NamedTuple):
+    """What an algorithm holds between two items: the items in an order of its own, and whatever else it counts."""
+
+    items: list[Any]
+    positions: Positions
+    """The position of each item."""
+    numbers: dict[str, Any]
+    """Everything else, as JSON."""
+
+
 class Algorithm:
     """Regroups a stream without IO: items come in and go out.
 
     `push` and `flush` return the items that are ready, and the position of each. `flush` is called at the end of
     each epoch that the stage can see. After it, the algorithm is in its first state again. `done` is True when the
     stage needs no more items of this epoch, as after a `take`. `flush` resets it.
+
+    A checkpoint has no items, only positions. So the engine keeps a second instance, the twin, which gets the same
+    calls when the consumer has received the results, with stand-ins for the items. What the twin holds is the
+    state of the stage. An algorithm whose decisions depend on more than positions says what they depend on: it
+    sets `looks`, and `fact` and `stand_in` take that out of an item, and make a stand-in of it.
     """
 
     done = False
+    looks = False
+    """Whether `push` looks at the items."""
+    labels = False
+    """Whether a result cannot be told from its items alone: it has a label, too."""
 
     @property
     def held(self) -> int:
@@ -92,12 +111,33 @@ class Algorithm:
         """Return the remaining items at the end of an epoch, and start again."""
         return [], ()
 
-    def state(self) -> dict[str, Any]:
-        """Return the state that `restore` needs to continue from here, as plain data."""
-        return {}
+    def state(self) -> Held:
+        """Return what `restore` needs to continue from here. Later calls must not change what was returned."""
+        raise NotImplementedError
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
+    def restore(self, held: Held) -> None:
+        """Continue from a state. Its items are those that were pushed, also if `state` returned them changed."""
+        raise NotImplementedError
+
+    def fact(self, item: Any) -> Any:
+        """Return what `push` looks at in an item, as JSON."""
+        return None
+
+    def stand_in(self, fact: Any = None) -> Any:
+        """Return an item for the twin. Without a fact, it is only passed to `restore`, and flushed."""
+        return None
+
+    def inputs(self, position: Position) -> Positions:
+        """Return the positions of the items that went into the result at this position."""
+        return (position,)
+
+    def label(self, result: Any) -> Any:
+        """Return the label of a result, as JSON."""
+        return None
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> Any:
+        """Return the result at this position, made of the items at its `inputs`."""
+        return items[0]
 
 
 @dataclass(frozen=True)
@@ -291,6 +331,14 @@ class Choice(Protocol):
 
     def ended(self) -> None:
         """Note that the input that `next` returned has no more items in this epoch."""
+        ...
+
+    def state(self) -> Any:
+        """Return the place in this epoch, as JSON."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Go on in this epoch from a state."""
         ...
 
 

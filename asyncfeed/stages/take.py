@@ -10,7 +10,7 @@ from asyncfeed.axes import Axes
 from asyncfeed.places import shift
 from asyncfeed.position import Positions
 from asyncfeed.stages.base import Node, check_count
-from asyncfeed.stages.steps import Algorithm, Indexed, Step, leaves_out
+from asyncfeed.stages.steps import Algorithm, Held, Indexed, Step, leaves_out
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,13 @@ class TakeFirst(Algorithm):
         self._begin(self._count)
         return [], ()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Held:
         """Return how many items are still wanted."""
-        return {"left": self._left}
+        return Held([], (), {"left": self._left})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._begin(state["left"])
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        self._begin(held.numbers["left"])
 
     def _begin(self, left: int) -> None:
         self._left = left
@@ -168,10 +168,10 @@ class SkipFirst(Algorithm):
         self._left = self._count
         return [], ()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Held:
         """Return how many items are still to drop."""
-        return {"left": self._left}
+        return Held([], (), {"left": self._left})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._left = state["left"]
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        self._left = held.numbers["left"]

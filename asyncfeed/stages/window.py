@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes, Batched, Fixed
-from asyncfeed.position import Positions, join, members
+from asyncfeed.position import Position, Positions, join, members, parts
 from asyncfeed.stacking.collate import collate
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.collating import collating, maker
-from asyncfeed.stages.steps import Algorithm, Indexed, Reading, Step
+from asyncfeed.stages.steps import Algorithm, Held, Indexed, Reading, Step
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,18 @@ class Windows(Algorithm):
         starts = range(0) if self._drop else range(0, len(items), self._stride)
         return [items[at:] for at in starts], [members(positions[at:]) for at in starts]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Held:
         """Return the items that wait, and the number of items before the next window."""
-        return {"items": list(self._items), "positions": list(self._positions), "gap": self._gap}
+        return Held(list(self._items), self._positions, {"gap": self._gap})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state` returned."""
-        self._items, self._positions, self._gap = list(state["items"]), state["positions"], state["gap"]
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        self._items, self._positions, self._gap = list(held.items), held.positions, held.numbers["gap"]
+
+    def inputs(self, position: Position) -> Positions:
+        """Return the positions of the items of a window."""
+        return parts(position)
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> list[Any]:
+        """Return the window of these items."""
+        return items

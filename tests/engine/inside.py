@@ -15,6 +15,7 @@ from unittest import mock
 
 import asyncfeed as af
 from asyncfeed.engine import channel, constants, coroutines, plan
+from asyncfeed.engine.checkpoint import track
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
 from asyncfeed.engine.handoff import Handoff
@@ -78,6 +79,13 @@ def chunks_of(length: int) -> Iterator[None]:
             patches.enter_context(mock.patch.object(module, "CHUNK_ITEMS", length))
         if length < CHUNK:  # what is only picked is sent on in chunks of their own size
             patches.enter_context(mock.patch.multiple(source, PICKED_FIRST_ITEMS=length, PICKED_ITEMS=length))
+        yield
+
+
+@contextmanager
+def tracked(events: int) -> Iterator[None]:
+    """Bring the records of a run to the consumer's place when they have more than this many events."""
+    with mock.patch.object(track, "TRACKED_EVENTS", events):
         yield
 
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncfeed.engine.channel import Channel
+from asyncfeed.engine.checkpoint.merges import ENDED, InputRecord, MergeRecord
 from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.limits.budget import Account
 from asyncfeed.engine.operators.step import Step, StepSpec
-from asyncfeed.epoch_end import END_OF_STREAM, EpochEnd
+from asyncfeed.epoch_end import END_OF_STREAM, RESTORED, EpochEnd
 from asyncfeed.errors import Failure, PipelineError
+from asyncfeed.position import Position, canonical, first_number
 from asyncfeed.stages.steps import Choice, Chunk
 
 
@@ -35,6 +37,8 @@ class Branch:
         """The end after the items at hand."""
         self.failure: Failure | None = None
         """The failure after the items at hand."""
+        self.record: InputRecord | None = None
+        """Notes what comes, so that a checkpoint can be taken."""
 
     @property
     def epoch_over(self) -> bool:
@@ -54,6 +58,10 @@ class Branch:
         """Wait for the next chunk, and return it. Its end counts levels as the merge does."""
         chunk = await self.channel.get()
         self._account.hand_over(chunk.nbytes)
+        if chunk.boundary is RESTORED:
+            return chunk
+        if self.record is not None:
+            self.record.note(chunk.positions, chunk.boundary)
         if chunk.ends_stream:
             self.abandon()  # if a `take` has ended it, the steps before still read ahead and hold open files
         elif chunk.boundary is not None:
@@ -73,6 +81,8 @@ class MergeStep(Step):
     def __init__(self, spec: StepSpec, epochs: EpochCounter, branches: Sequence[Branch]) -> None:
         super().__init__(spec)
         self.branches = branches
+        self.record: MergeRecord | None = None
+        """Notes what is sent, so that a checkpoint can be taken."""
         self.before = [branch.step for branch in branches]
         self._ended = EpochsEnded(spec.levels)
         """The ends of epochs that were sent on."""
@@ -104,10 +114,51 @@ class MergeStep(Step):
     async def _merge(self) -> None:
         raise NotImplementedError
 
+    def _note(self, which: int, count: int) -> None:
+        if self.record is not None:
+            self.record.events.append((which, count))
+
+    async def _restore(self) -> dict[str, Any] | None:
+        """Send again what later stages held. Return the state from which the merge goes on, if there is one."""
+        record = self.record
+        if record is None or record.state is None:
+            return None
+        self._epochs.resume(record.state["passes"])
+        self._sent = record.state["sent"]
+        came = [await self._came_again(branch) for branch in self.branches]
+
+        def item(position: Position) -> Any:
+            which, *row = record.labels[first_number(position)]
+            if which >= 0:
+                return came[which][canonical(row[0])]
+            return tuple(each[canonical(at)] for each, at in zip(came, row, strict=True))
+
+        nbytes = sum(branch.nbytes for branch in self.branches)
+        for branch in self.branches:
+            branch.nbytes = 0
+        await self.send(Chunk(list(map(item, record.wanted)), list(record.wanted), RESTORED, nbytes=nbytes))
+        if record.open:
+            await self.send(Chunk(list(map(item, record.open)), list(record.open)))
+        return record.state
+
+    async def _came_again(self, branch: Branch) -> dict[Position, Any]:
+        """Return the items of an input that were sent again."""
+        came: dict[Position, Any] = {}
+        record, branch.record = branch.record, None  # these items were received, or later stages have them
+        while True:
+            chunk = await branch.pull()
+            branch.nbytes += chunk.nbytes
+            came.update(zip(map(canonical, chunk.positions), chunk.items, strict=True))
+            if chunk.failure is not None or chunk.boundary is RESTORED:
+                branch.failure, branch.record = chunk.failure, record
+                return came
+
     async def _pull(self, branch: Branch) -> None:
         if self.budget.waiting:
             self.budget.wake_waiters()  # the merge waits for a branch, so an item of the branch may be next
         chunk = await branch.pull()
+        if chunk.boundary is RESTORED:
+            chunk.boundary = None  # nothing of this input is wanted again
         branch.items.extend(chunk.items)
         branch.nbytes += chunk.nbytes
         branch.boundary, branch.failure = chunk.boundary, chunk.failure
@@ -172,6 +223,8 @@ class MergeStep(Step):
         start = self.provenance.start(self._epochs.number) + self._sent
         self._sent += len(items)
         if boundary is not None:
+            if self.record is not None and not boundary.is_end_of_stream:
+                self.record.events.append(boundary)
             self._ended.note(boundary)
             self._sent = 0
             if not boundary.is_end_of_stream:
@@ -197,14 +250,19 @@ class PickStep(MergeStep):
     async def _merge(self) -> None:
         await self.out.start()
         choice = self._choice
+        state = await self._restore()
         while not self.out.finished:
             choice.begin(self._epochs.number)
+            if state is not None:
+                choice.restore(state["choice"])
+                state = None
             while (picked := choice.next()) is not None:
                 which, most = picked
                 branch = self.branches[which]
                 if branch.items:
                     items, nbytes = self._take(branch, most)
                     choice.took(len(items))
+                    self._note(which, len(items))
                     await self._emit(items, nbytes, None)
                     del items
                 elif branch.failure is not None:
@@ -212,6 +270,7 @@ class PickStep(MergeStep):
                     break
                 elif branch.epoch_over:
                     choice.ended()
+                    self._note(*ENDED)
                 else:
                     await self._pull(branch)
                 if self.out.finished:
@@ -244,6 +303,7 @@ class ZipStep(MergeStep):
 
     async def _merge(self) -> None:
         await self.out.start()
+        await self._restore()
         while not self.out.finished:
             for branch in self.branches:
                 while not branch.items and not branch.epoch_over:
@@ -252,6 +312,7 @@ class ZipStep(MergeStep):
                     break  # as in Python's `zip`, later branches are not asked: they may be slow
             count = min(len(branch.items) for branch in self.branches)
             if count:
+                self._note(-1, count)
                 columns, weights = zip(*[self._take(branch, count) for branch in self.branches], strict=True)
                 await self._emit(list(zip(*columns, strict=True)), sum(weights), None)
                 del columns

@@ -9,31 +9,38 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
+from asyncfeed.engine.checkpoint.stations import SourceStation
 from asyncfeed.engine.closing import Iterating, IteratingAsync, complain
 from asyncfeed.engine.constants import CHUNK_ITEMS, PICKED_FIRST_ITEMS, PICKED_ITEMS
-from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
+from asyncfeed.engine.epochs import EpochsEnded
 from asyncfeed.engine.operators.step import Gate, Step, StepSpec
-from asyncfeed.engine.provenance import is_own_cancellation, raise_if_cancelled
+from asyncfeed.engine.provenance import UNSIZED, is_own_cancellation, raise_if_cancelled
 from asyncfeed.engine.threads import Threads
+from asyncfeed.epoch_end import RESTORED
 from asyncfeed.errors import PipelineError
 from asyncfeed.places import shift
 from asyncfeed.position import Positions
 from asyncfeed.stages.base import Source
 from asyncfeed.stages.numbering import Numbering
 from asyncfeed.stages.steps import Chunk, Indexed
-from asyncfeed.trees import size_of
+from asyncfeed.trees import size_of, total_size
+
+UNBOUNDED = UNSIZED * UNSIZED
+"""More than the number of any item."""
 
 
 class SourceStep(Step):
     """What the three kinds of source share: epochs, their ends, and what to do at the end of each."""
 
-    def __init__(self, spec: StepSpec, epochs: EpochCounter) -> None:
+    def __init__(self, spec: StepSpec, station: SourceStation) -> None:
         super().__init__(spec)
-        self._epochs = epochs
+        self._station = station
+        self._epochs = station.epochs.copy()  # the station counts those that the consumer has left
         self._ended = EpochsEnded(spec.levels)
         self._drawn = 0
         """The position of the next item, or of the first one of the epoch if places are counted beside it."""
@@ -45,9 +52,14 @@ class SourceStep(Step):
     async def _draw(self) -> None:
         task = asyncio.current_task()
         await self.out.start()
+        self._epochs.resume(self._station.epochs.passes)
+        resumes = self._station.resumes
         while not self.out.finished:
             self._drawn = self.provenance.start(self._epochs.number)
             try:
+                if resumes:
+                    resumes = False
+                    await self._send_again()
                 rest = await self._pass()
             except BaseException as error:
                 if is_own_cancellation(error, task):
@@ -72,6 +84,10 @@ class SourceStep(Step):
         """Send the items of one epoch, and return the last of them for the end of the epoch to take along."""
         raise NotImplementedError
 
+    async def _send_again(self) -> None:
+        """Send what stages held at the checkpoint, as far as this can be done before the epoch begins."""
+        raise NotImplementedError
+
     def _unwanted(self) -> bool:
         """Return whether nothing more of this epoch is wanted."""
         return self.out.finished or self.skips(self._ended)
@@ -94,25 +110,39 @@ class SourceStep(Step):
         positions = self._number(len(items))
         boundary = self._epochs.end(self.skipped_level(self._ended) or 0)
         self._ended.note(boundary)
+        self._station.ended.append(boundary)
         await self.send(Chunk(items, positions, boundary))
 
 
 class IndexedSource(SourceStep):
     """Draws from items that can be reached by number."""
 
-    def __init__(self, spec: StepSpec, epochs: EpochCounter, indexed: Indexed, numbering: Numbering) -> None:
-        super().__init__(spec, epochs)
+    def __init__(self, spec: StepSpec, station: SourceStation, indexed: Indexed, numbering: Numbering) -> None:
+        super().__init__(spec, station)
         self._indexed = indexed
         self._ordinals = numbering.ordinals
+        self._place_of = numbering.place
         self._chunk = PICKED_FIRST_ITEMS
+        self._first = 0
+        """The place at which the next epoch begins. Above 0 only in a run that resumes."""
         self._place = 0
         """The place of the next item in its epoch."""
+
+    async def _send_again(self) -> None:
+        self._first = self._station.next or 0
+        for epoch, group in groupby(self._station.again, self.provenance.epoch):
+            numbers, start = list(group), self.provenance.start(epoch)
+            for at in range(0, len(numbers), CHUNK_ITEMS):
+                wanted = numbers[at : at + CHUNK_ITEMS]
+                places = [self._place_of(number - start) for number in wanted]
+                await self.send(Chunk(self._indexed.pick(epoch, places), wanted))
+        await self.send(Chunk([], (), RESTORED))
 
     async def _pass(self) -> list[Any]:
         count = len(self._indexed)
         epoch = self._epochs.number
         pick = self._indexed.pick
-        self._place = 0
+        self._place, self._first = self._first, 0
         while count - self._place > self._chunk:
             if self._unwanted():
                 return []
@@ -129,35 +159,101 @@ class IndexedSource(SourceStep):
         return shift(self._ordinals(range(start, self._place)), self._drawn)
 
 
+class Sieve(NamedTuple):
+    """Lets through the items that a run needs to go on from a checkpoint."""
+
+    again: Mapping[int, None]
+    """The numbers of the items that stages held, in order."""
+    first: int
+    """The number of the first item of which something is still to come."""
+
+
 class IterableSource(SourceStep):
     """Draws from what can only be iterated, sync or async. It is opened anew at `place` for each epoch."""
 
-    def __init__(self, spec: StepSpec, epochs: EpochCounter, source: Source, place: int) -> None:
-        super().__init__(spec, epochs)
+    def __init__(self, spec: StepSpec, station: SourceStation, source: Source, place: int) -> None:
+        super().__init__(spec, station)
+        self._source = source
         self._opening = source.open_at(place)
-        self._jumped = place - self._opening.drop
-        """How many items of an epoch are left out without being drawn."""
+        self._place = place
+        self._first = place
+        """The place at which the next epoch is opened. Above `_place` only in a run that resumes."""
+        self._sieve: Sieve | None = None
+        """Lets through what a run that resumes needs. None if it needs everything."""
+
+    async def _send_again(self) -> None:
+        start, again = self._drawn, self._station.again
+        for epoch, group in groupby([each for each in again if each < start], self.provenance.epoch):
+            numbers = list(group)
+            self._drawn = self.provenance.start(epoch)
+            self._first = numbers[0] - self._drawn
+            self._sieve = Sieve(dict.fromkeys(numbers), UNBOUNDED)
+            await self._pass()
+        numbers = [each for each in again if each >= start]
+        self._drawn = start
+        self._sieve = Sieve(dict.fromkeys(numbers), start + (self._station.next or 0))
+        self._first = max(self._place, min([*numbers, self._sieve.first]) - start)
+
+    async def _emit(self, items: list[Any], nbytes: int = 0) -> None:
+        sieve = self._sieve
+        if sieve is None:
+            await super()._emit(items, nbytes)
+            return
+        start = self._drawn
+        self._drawn += len(items)
+        numbers = [number for number in range(start, self._drawn) if number in sieve.again]
+        again = [items[number - start] for number in numbers]
+        weight = total_size(again)
+        self.budget.charge(weight - nbytes)
+        await self.send(Chunk(again, numbers, nbytes=weight))
+        if self._drawn > sieve.first:  # the first item may be sent twice: a part of it is still to come
+            await self._end_sieve()
+            if self.out.finished:
+                return
+            self._drawn = max(start, sieve.first)
+            rest = items[self._drawn - start :]
+            weight = total_size(rest)
+            self.budget.charge(weight)
+            await super()._emit(rest, weight)
+
+    async def _end_sieve(self) -> None:
+        if self._sieve is not None:
+            self._sieve = None
+            await self.send(Chunk([], (), RESTORED))
+
+    def _unwanted(self) -> bool:
+        """Return whether nothing more of this epoch is wanted."""
+        sieve = self._sieve
+        return super()._unwanted() or (sieve is not None and self._is_past(sieve))
+
+    def _is_past(self, sieve: Sieve) -> bool:
+        """Return whether an earlier epoch has no more items to send again."""
+        return sieve.first == UNBOUNDED and self._drawn > max(sieve.again)
 
     async def _pass(self) -> list[Any]:
-        opening = self._opening
-        self._drawn += self._jumped
+        opening, place = self._opening, self._place
+        if self._first != place:
+            place, self._first = self._first, place
+            opening = self._source.open_at(place)
+        self._drawn += place - opening.drop
         # A function of the user's may block, and what it returns tells which world it is of.
         made = await self.context.threads.run(self.name, opening.make) if opening.call else opening.make()
         if isinstance(made, Awaitable) and not isinstance(made, AsyncIterable):  # some cursors are both
             made = await made
         if isinstance(made, AsyncIterable):
             async with IteratingAsync(made, self.name, self.context.in_peace) as iterator:
-                await self._draw_on_loop(iterator)
+                await self._draw_on_loop(iterator, opening.drop)
         elif isinstance(made, Iterable):
-            await self._draw_on_thread(made)
+            await self._draw_on_thread(made, opening.drop)
         else:
             message = f"{self.name} must return an iterable or an async iterable, not {type(made).__name__}"
             raise PipelineError(message)
+        if self._sieve is not None and self._sieve.first < UNBOUNDED:
+            await self._end_sieve()  # the checkpoint was at the end of the epoch
         return []
 
-    async def _draw_on_thread(self, iterable: Iterable[Any]) -> None:
+    async def _draw_on_thread(self, iterable: Iterable[Any], drop: int) -> None:
         budget = self.budget
-        drop = self._opening.drop
         intake = Intake(self.name, self.context.loop, self.context.threads, iterable, budget.limit // 8, drop)
         reserve = empty = 0
         future = self.context.threads.submit(f"drawing from {self.name}", intake.draw)
@@ -191,10 +287,9 @@ class IterableSource(SourceStep):
             if not self.context.loop.is_closed():
                 future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _draw_on_loop(self, iterator: AsyncIterator[Any]) -> None:
+    async def _draw_on_loop(self, iterator: AsyncIterator[Any], to_drop: int) -> None:
         budget = self.budget
         predicted = 0
-        to_drop = self._opening.drop
         while not self._unwanted():
             if not budget.try_charge(predicted, self.depth):
                 await budget.admit(predicted, self.depth, self.path_is_clear)

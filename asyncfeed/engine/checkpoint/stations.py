@@ -1,0 +1,295 @@
+"""The stations of a chain of steps: each says where it stands at the consumer's place, and goes on from there.
+
+A place in a stream is the number of ends before it, and the position of the last item between the last of these
+ends and the place. `follow` brings a station to a place in what it sends. It then brings the station before it to
+the place in what it has taken in. Invariants:
+
+* A station never goes back, and is never further than what it has sent: all events up to the place are recorded.
+* A station has passed as many ends as the place says. So in a run that resumes, all stages are in the same epoch.
+* The state of a station, what is under way behind it, and the items that the stations before it have yet to send
+  are together what the consumer has not received.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import Any, Protocol
+
+from asyncfeed.engine.checkpoint.gates import FlatGate, LinkGate
+from asyncfeed.engine.checkpoint.record import CUT, Came, Record
+from asyncfeed.engine.constants import CHUNK_ITEMS
+from asyncfeed.engine.emitter import Link, TransformLink
+from asyncfeed.engine.epochs import EpochCounter
+from asyncfeed.engine.provenance import Provenance
+from asyncfeed.epoch_end import EpochEnd
+from asyncfeed.position import (
+    NOWHERE,
+    Position,
+    Positions,
+    canonical,
+    child_of,
+    equal,
+    first_number,
+    from_json,
+    to_json,
+)
+from asyncfeed.stages.steps import Held
+
+Needs = list[tuple["Station", list[Position]]]
+"""The items that must come again from each of the stations before one."""
+
+
+class Root(Protocol):
+    """A station that begins the stream of a chain: a source or a merge."""
+
+    epochs: EpochCounter
+    """The epoch at the consumer's place."""
+
+
+class Station(Protocol):
+    """What the track asks of each station."""
+
+    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
+        """Go on to a place. With `keep`, stop before its last item: a part of it is still to come."""
+        ...
+
+    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
+        """Return what `resume` needs, as JSON, and the items that must come again.
+
+        `wanted` are the results that later stations want again.
+        """
+        ...
+
+    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
+        """Prepare a run that goes on from a state, and return the items that must come again."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """About how many chunks are recorded."""
+        ...
+
+
+class SourceStation:
+    """A source. It has sent everything up to an ordinal."""
+
+    def __init__(
+        self, epochs: EpochCounter, provenance: Provenance, place_of: Callable[[int], int] | None
+    ) -> None:
+        self.epochs = epochs
+        self._provenance = provenance
+        self._place_of = place_of
+        self.resumes = False
+        """Whether the source begins where the state says, and sends what stages held."""
+        self.next: int | None = None
+        """The place of the next item in its epoch. None at the start of an epoch."""
+        self.again: list[int] = []
+        """The positions of the items to send again first."""
+        self.ended: deque[EpochEnd] = deque()
+        """The ends that were sent and not followed."""
+        self._ends = 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of ends that are recorded."""
+        return len(self.ended)
+
+    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
+        """Note the place."""
+        while self._ends < ends:
+            self._ends += 1
+            self.epochs.go_on(self.ended.popleft().depth)
+        self.next = None
+        if last is not None:
+            number = first_number(last)
+            ordinal = number - self._provenance.start(self._provenance.epoch(number))
+            self.next = (ordinal if self._place_of is None else self._place_of(ordinal)) + (not keep)
+
+    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
+        """Return the epoch, and the place of the next item."""
+        state: dict[str, Any] = {"passes": self.epochs.passes}
+        return state if self.next is None else {**state, "next": self.next}, []
+
+    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
+        """Note where to start, and what to send again."""
+        self.resumes = bool(state)
+        self.next = state.get("next")
+        self.again = sorted(map(first_number, wanted))
+        return []
+
+
+class LinkStation:
+    """An algorithm. Its twin is at the consumer's place."""
+
+    def __init__(self, before: Station, root: Root, link: TransformLink, name: str) -> None:
+        self._before = before
+        self._root = root
+        self._link = link
+        self._name = name
+        self._record = link.record = Record(link.algorithm)
+        self._twin = self._make_twin(link.algorithm.state())
+        self._under_way: deque[Position] = deque()
+        """The results that the twin has made and the consumer has not received."""
+        self._end: EpochEnd | None = None
+        """The end behind these results."""
+        self._flushed: Held | None = None
+        """What the twin held before the flush that made these results."""
+        self._received = 0
+        """Number of results of that flush that were received."""
+        self._labels: dict[Position, Any] = {}
+        """The labels of results that the consumer has not received, if results have labels."""
+        self._ends = 0
+        self._last: Position | None = None
+        """The last item that the twin took in since the last end."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of events that are recorded."""
+        return len(self._record.events) + len(self._labels) // CHUNK_ITEMS
+
+    def _make_twin(self, held: Held) -> TransformLink:
+        link = self._link
+        algorithm = copy(link.algorithm)
+        twin = TransformLink(algorithm, link.level, link.epochs.copy(), top=link.top)
+        twin.already = link.already
+        algorithm.restore(held)  # and so it shares nothing with the other
+        return twin
+
+    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
+        """Let the twin take in what the results up to a place were made of."""
+        under_way = self._under_way
+        moved = False
+        while self._ends < ends or last is not None:
+            if under_way:
+                if self._ends == ends and last is not None and equal(under_way[0], last):
+                    if not keep:
+                        under_way.popleft()
+                        self._received += 1
+                    break
+                under_way.popleft()
+                self._received += 1
+            elif self._end is not None:
+                self._ends += 1
+                self._end = self._flushed = self._last = None
+                moved = True
+            else:
+                moved = self._take() or moved
+        if moved:
+            self._before.follow(ends, self._last)
+
+    def _take(self) -> bool:
+        """Let the twin take an event, and return whether it has items."""
+        twin = self._twin
+        event = self._record.events.popleft()
+        if isinstance(event, Came):
+            stand_in = twin.algorithm.stand_in
+            count = len(event.positions)
+            items = [stand_in()] * count if event.facts is None else list(map(stand_in, event.facts))
+            self._add(twin.algorithm.push(items, event.positions))
+            self._last = event.positions[-1]
+        elif event is CUT:
+            self._add(twin.algorithm.flush())
+        elif isinstance(event, EpochEnd):
+            self._end = event
+            if twin.is_flushed_by(event):
+                self._received = twin.already
+                self._flushed = twin.algorithm.state()
+                self._add(twin.flush(event))
+        return isinstance(event, Came)
+
+    def _add(self, made: tuple[list[Any], Positions]) -> None:
+        results, positions = made
+        self._under_way.extend(positions)
+        algorithm = self._twin.algorithm
+        if algorithm.labels:
+            self._labels.update(zip(map(canonical, positions), map(algorithm.label, results), strict=True))
+
+    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
+        """Return what the algorithm holds, and the results that are under way."""
+        held = self._twin.algorithm.state() if self._flushed is None else self._flushed
+        state: dict[str, Any]
+        if self._flushed is None:
+            state = {"held": to_json(held.positions), "under way": to_json(list(self._under_way))}
+            received = self._twin.already
+        else:
+            inputs = self._twin.algorithm.inputs
+            needed = {canonical(each) for result in self._under_way for each in inputs(result)}
+            # No item that only received results were made of is read again.
+            state = {"held": to_json([each if canonical(each) in needed else NOWHERE for each in held.positions])}
+            received = self._received
+        state["numbers"] = held.numbers
+        if received:
+            state["received"] = received
+        if self._twin.algorithm.labels:
+            self._labels = {each: self._labels[each] for each in map(canonical, (*wanted, *self._under_way))}
+            state["labels"] = list(self._labels.values())
+        again = [each for each in from_json(state["held"]) if each != NOWHERE]
+        return state, self._inputs(again, wanted)
+
+    def _inputs(self, held: list[Position], wanted: list[Position]) -> Needs:
+        """Return the items of which all that is held and under way was made."""
+        inputs = self._link.algorithm.inputs
+        made_of = [each for result in (*wanted, *self._under_way) for each in inputs(result)]
+        return [(self._before, unique([*held, *made_of]))]
+
+    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
+        """Set a gate before the algorithm, and bring the twin to the same state."""
+        link, algorithm = self._link, self._link.algorithm
+        link.epochs.resume(self._root.epochs.passes[link.level :])
+        algorithm.begin(link.epochs.number)
+        if not state:  # at the start of an epoch
+            self._twin = self._make_twin(algorithm.state())
+            return [(self._before, [])]
+        held: list[Position] = from_json(state["held"])
+        under_way: list[Position] = from_json(state.get("under way", []))
+        link.already = state.get("received", 0)
+        if algorithm.labels:
+            labelled = map(canonical, unique([*wanted, *under_way]))
+            self._labels = dict(zip(labelled, state["labels"], strict=True))
+        link.gate = LinkGate(held, state["numbers"], wanted, under_way, self._labels, self._name)
+        self._twin = self._make_twin(Held([algorithm.stand_in()] * len(held), held, state["numbers"]))
+        self._under_way.extend(under_way)
+        return self._inputs([each for each in held if each != NOWHERE], wanted)
+
+
+class FlatStation:
+    """A `flat_map`: its items have children."""
+
+    waiting = 0
+
+    def __init__(self, before: Station, links: list[Link]) -> None:
+        self._before = before
+        self._links = links
+        """The links behind it."""
+        self._parent: Position | None = None
+        """The item of which some children were received."""
+        self._received = 0
+
+    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
+        """Note how many children of the last item were received."""
+        if last is None:
+            self._parent, self._received = None, 0
+            self._before.follow(ends, None)
+        else:
+            self._parent, number = child_of(last)
+            self._received = number + (not keep)
+            self._before.follow(ends, self._parent, keep=True)
+
+    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
+        """Return the item of which some children were received, and their number."""
+        state = {} if self._parent is None else {"parent": to_json([self._parent]), "received": self._received}
+        return state, [(self._before, unique(child_of(each)[0] for each in wanted))]
+
+    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
+        """Set a gate behind the stage."""
+        self._parent = from_json(state["parent"])[0] if state else None
+        self._received = state.get("received", 0)
+        self._links.insert(0, FlatGate(wanted, self._parent, self._received))
+        return [(self._before, unique(child_of(each)[0] for each in wanted))]
+
+
+def unique(positions: Iterable[Position]) -> list[Position]:
+    """Return positions without those that come a second time."""
+    return list({canonical(each): each for each in positions}.values())

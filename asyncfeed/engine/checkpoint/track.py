@@ -1,0 +1,172 @@
+"""The track of a run: where its consumer is, and what each stage held there.
+
+The run notes what it puts into the last queue. From how many of these items were taken, `Track` finds the last
+item that was received, and brings its stations there: see `stations.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from asyncfeed.engine.checkpoint.merges import MergeStation
+from asyncfeed.engine.checkpoint.stations import FlatStation, LinkStation, Root, SourceStation, Station
+from asyncfeed.engine.constants import TRACKED_EVENTS
+from asyncfeed.engine.emitter import Link, TransformLink
+from asyncfeed.engine.epochs import EpochCounter
+from asyncfeed.engine.provenance import Provenance
+from asyncfeed.epoch_end import RESTORED, EpochEnd
+from asyncfeed.errors import StateError
+from asyncfeed.position import Position, Positions
+from asyncfeed.stages.steps import Chunk, Work
+
+
+class Track:
+    """The stations of a run, and the positions of what it has put into the last queue.
+
+    The stations follow the consumer when a state is taken, and from time to time, so that the records stay short.
+    """
+
+    def __init__(self, run: int) -> None:
+        self.stations: list[Station] = []
+        """The stations: each after those before it."""
+        self.last: Station
+        """The last station of the chain that is being built. In the end, that of the whole run."""
+        self._root: Root
+        """The station at which this chain begins."""
+        self.refused = ""
+        """Why no state can be taken. Empty if one can."""
+        self._run = run
+        """The number of earlier runs."""
+        self._puts: deque[tuple[Positions, EpochEnd | None]] = deque()
+        """The chunks that were put and not wholly followed."""
+        self._first = 0
+        """The number of the first item of these chunks."""
+        self._place: tuple[int, Position | None] = 0, None
+        self._epochs_left = 0
+        """Number of epochs of the last `repeat` that were followed to their end."""
+        self._lock = threading.Lock()
+
+    def add_source(
+        self, epochs: EpochCounter, provenance: Provenance, place_of: Callable[[int], int] | None = None
+    ) -> SourceStation:
+        """Add the station of a source, and begin its chain. `place_of` returns the place of an ordinal."""
+        source = SourceStation(epochs, provenance, place_of)
+        self._begin(source, source)
+        return source
+
+    def add_merge(self, merge: MergeStation) -> None:
+        """Add the station of a merge, and begin its chain."""
+        self._begin(merge, merge)
+
+    def _begin(self, station: Station, root: Root) -> None:
+        self.stations.append(station)
+        self.last, self._root = station, root
+
+    def _add(self, station: Station) -> None:
+        self.stations.append(station)
+        self.last = station
+
+    def add_link(self, link: TransformLink, name: str) -> None:
+        """Add the station of an algorithm to the chain."""
+        if self.refused:
+            return
+        try:
+            self._add(LinkStation(self.last, self._root, link, name))
+        except NotImplementedError:
+            self.refuse(f"{name} does not say what it holds: its algorithm has no `state` and `restore`")
+
+    def add_work(self, work: Work, name: str, links: list[Link]) -> None:
+        """Add the station of a function to the chain, if it needs one. `links` are those behind it."""
+        if work.turns is not None or (work.concurrency != 1 and not work.ordered):
+            self.refuse(f"{name} sends items out of order, and cannot be saved yet")
+        elif work.shape == "flat" and not self.refused:
+            self._add(FlatStation(self.last, links))
+
+    def refuse(self, why: str) -> None:
+        """Take no states of this run."""
+        self.refused = self.refused or why
+
+    def note_put(self, chunk: Chunk, gone: Callable[[], tuple[int, int]]) -> None:
+        """Note a chunk that is put into the last queue. `gone` returns how many items left it, and epochs."""
+        boundary = None if chunk.boundary is RESTORED else chunk.boundary
+        if self.refused or not (chunk.items or boundary):
+            return
+        self._puts.append((chunk.positions, boundary))
+        waiting = sum(each.waiting for each in self.stations)
+        if len(self._puts) + waiting > TRACKED_EVENTS and self._lock.acquire(blocking=False):
+            try:
+                self._follow(gone()[0])
+                self._states()  # so stations forget labels that nobody needs
+            finally:
+                self._lock.release()
+
+    def state(self, taken: int, epochs_left: int = 0) -> dict[str, Any]:
+        """Return the state after this number of items, as JSON.
+
+        `epochs_left` says how many epochs of the last `repeat` the consumer has left, to their end or before.
+        """
+        if self.refused:
+            raise StateError(self.refused)
+        with self._lock:
+            self._follow(taken)
+            passes = self._root.epochs.passes
+            state: dict[str, Any] = {"run": self._run, "passes": passes}
+            if epochs_left > self._epochs_left:  # the rest of an epoch may still be on its way
+                state["passes"] = [0] * (len(passes) - 1) + [passes[-1] + epochs_left - self._epochs_left]
+            else:
+                state["stations"] = self._states()
+            return state
+
+    def _states(self) -> list[dict[str, Any]]:
+        wanted: dict[int, list[Position]] = {}
+        states = []
+        for each in reversed(self.stations):
+            its, needs = each.state(wanted.get(id(each), []))
+            wanted.update((id(station), again) for station, again in needs)
+            states.append(its)
+        return states[::-1]
+
+    def _follow(self, taken: int) -> None:
+        """Bring all stations to the place after `taken` items."""
+        ends, last = self._place
+        puts = self._puts
+        while puts and (left := taken - self._first) > 0:
+            positions, boundary = puts[0]
+            if left < len(positions):
+                last = positions[left - 1]
+                break
+            if left == len(positions) and boundary is not None:
+                last = positions[-1]
+                break
+            if positions:
+                last = positions[-1]
+            if boundary is not None:
+                ends, last = ends + 1, None
+                self._epochs_left += boundary.ends(self._root.epochs.levels - 1)
+            self._first += len(positions)
+            puts.popleft()
+        if (ends, last) != self._place:
+            self._place = ends, last
+            self.last.follow(ends, last)
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Prepare the steps for a run that goes on from a state."""
+        if self.refused:
+            raise StateError(self.refused)
+        if "passes" not in state:  # it was taken before the run had begun
+            return
+        states = state.get("stations") or [{} for _ in self.stations]
+        if len(states) != len(self.stations):
+            raise StateError("the state has another number of stages than the pipeline")
+        outer = state["passes"]
+        for station, its in zip(self.stations, states, strict=True):
+            epochs = getattr(station, "epochs", None)
+            if epochs is not None:
+                epochs.resume(its.get("passes", [0] * (epochs.levels - len(outer)) + outer))
+        wanted: dict[int, list[Position]] = {}
+        for station, its in zip(reversed(self.stations), reversed(states), strict=True):
+            needs = station.resume(its, wanted.get(id(station), []))
+            wanted.update((id(before), again) for before, again in needs)

@@ -1,0 +1,70 @@
+"""A feed that goes on from a state delivers what an uninterrupted one would have, whatever the pipeline."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import asyncfeed as af
+from asyncfeed.errors import StateError
+from asyncfeed.testing import run_virtual
+from tests.engine.drawn import pipelines
+from tests.engine.drawn_sources import Ledger
+from tests.engine.inside import CHUNK, chunks_of, memory_guessed, memory_used, tracked
+from tests.engine.model import Case
+from tests.engine.searching import searched
+
+pytestmark = pytest.mark.wide
+
+seeds = st.integers(0, 2**32)
+
+
+async def draw(
+    pipeline: af.Pipeline[Any], count: int | None, state: Any, looks: int
+) -> tuple[list[Any], Any, int]:
+    """Return the next items after a state, the state after them, and the bytes that are charged in the end."""
+    items: list[Any] = []
+    async with pipeline.open(state=state) as feed:
+        while count is None or len(items) < count:
+            if len(items) % looks == 0:
+                feed.state_dict()  # a state that is not used changes nothing
+            try:
+                items.append(await anext(feed))
+            except StopAsyncIteration:
+                break
+        after = json.loads(json.dumps(feed.state_dict()))
+    return items, after, memory_used(feed) or memory_guessed(feed) if count is None else 0
+
+
+@searched(300)
+@given(
+    case=pipelines(),
+    cuts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    lengths=st.lists(st.sampled_from([1, 2, 3, 17, CHUNK]), min_size=1, max_size=3),
+    looks=st.integers(1, 20),
+    seed=seeds,
+)
+def test_nothing_is_lost_or_repeated_at_any_cut(
+    case: Case, cuts: list[int], lengths: list[int], looks: int, seed: int
+) -> None:
+    """One state after the other, each of a feed that began with the one before; in chunks of any length."""
+    expected = case.run()[0].values
+    state: Any = None
+    items: list[Any] = []
+    for number, count in enumerate([*cuts, None]):
+        Ledger.begin()
+        with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)):
+            try:
+                more, state, used = run_virtual(draw(case.pipeline, count, state, looks), seed=seed + number)
+            except StateError as error:
+                assume("yet" not in str(error))
+                raise
+        items += more
+        assert items == expected[: len(items)]
+        assert used == 0 or case.cuts
+        assert Ledger.settled()
+    assert items == expected
