@@ -58,6 +58,18 @@ class Part:
         return [place % self.size for place in wide]
 
 
+    def place(self, whole: int) -> int:
+        """Return the first place in the part of the item at this place of the whole.
+
+        >>> Part(1, 4, 12).place(9), Part(1, 4, 6).place(3), Part(1, 2, 10, block=3).place(11)
+        (2, 2, 5)
+        """
+        block = whole // self.block
+        while block < self.number or (block - self.number) % self.count:
+            block += self.blocks  # it completes the last round
+        return (block - self.number) // self.count * self.block + whole % self.block
+
+
 class Strided:
     """The items of a part by number."""
 
@@ -128,11 +140,7 @@ class NumberingOfPart(Numbering):
 
     def place(self, ordinal: int) -> int:
         """Return the place in the part of the item with this ordinal."""
-        number, count = self._part
-        place = self._whole.place(ordinal)
-        while place % count != number:
-            place += self._whole.places  # it completes the last round
-        return place // count
+        return self._part.place(self._whole.place(ordinal))
 
     def name(self, epoch: int, ordinal: int) -> str:
         """Return the name of the item with this ordinal in the whole."""
