@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from asyncfeed.engine.handoff import Handoff
     from asyncfeed.engine.run import Run
     from asyncfeed.pipeline import Pipeline
+    from asyncfeed.running import State
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -189,11 +190,40 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     # -- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was received so far, as JSON: a run that is opened with it delivers the rest."""
+        """Return what was delivered so far, as JSON. A feed that is opened with it delivers the rest.
+
+        Any thread or task may call this, between any two batches. A batch that was drawn counts as delivered. What
+        is read ahead does not: it is read again. The state has places in the pipeline, and nothing of the data. It
+        has a constant number of places, and one for each item that a `shuffle(buffer=)` or another stage holds.
+
+        Returns:
+            A dict for `json.dump`, for `open(state=...)` and for `load_state_dict`. It takes up to 4 KB, and up to
+            8 bytes for each item that a stage holds.
+
+        Raises:
+            StateError: The pipeline has a stage of which no state can be taken.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> train = af.items(range(10)).shuffle(seed=7).batch(3)
+            >>> with train.open() as feed:
+            ...     first = next(feed).tolist()
+            ...     state = feed.state_dict()
+            >>> with train.open(state=state) as feed:
+            ...     first, [batch.tolist() for batch in feed]
+            ([4, 9, 7], [[3, 1, 0], [5, 8, 6], [2]])
+        """
         return self._session.state()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state. Call this before the first batch."""
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state, as `open(state=...)` does. Call this before the first batch is drawn.
+
+        Args:
+            state: What `state_dict` returned, or its JSON.
+
+        Raises:
+            StateError: The state is damaged, is of another pipeline, or the feed has begun.
+        """
         self._session.load(state)
 
     # -- looking

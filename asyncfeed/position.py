@@ -156,46 +156,59 @@ def canonical(position: Position) -> Position:
 
 # -- in checkpoints
 
+MOST = 1 << 24
+"""Number of positions in one list of a checkpoint. A hostile one may ask for as many as would fill the memory."""
 NOWHERE: Position = ()
 """Stands for the position of an item that was received."""
 
 
 def to_json(positions: Positions) -> list[Any]:
-    """Return positions as JSON. Consecutive numbers of a list take no room for each.
+    """Return positions as JSON: for each run of numbers the step from the one before it, and its length if above 1.
 
-    >>> to_json([5, 6, 7, (9, 0), [1, 2], NOWHERE])
-    [[5, 3], {'of': [[9, 1]], 'n': 0}, {'all': [[1, 2]]}, None]
+    >>> to_json([5, 6, 7, 9, (9, 0), [1, 2], NOWHERE])
+    [[5, 3], 1, {'of': [9], 'n': 0}, {'all': [[1, 2]]}, None]
     """
     found: list[Any] = []
-    if isinstance(positions, range) and positions.step == 1:
-        return [[positions.start, len(positions)]] if positions else []
+    after = 0  # the number after the last run
+    run = None  # the last entry, if it is a run
     for each in positions:
-        if each == NOWHERE:
+        if run is not None and each == after:
+            run[1] += 1
+            after += 1
+        elif each == NOWHERE:
             found.append(None)
+            run = None
         elif isinstance(each, tuple):
             parent, number = each
             found.append({"of": to_json([parent]), "n": int(number)})
+            run = None
         elif isinstance(each, Sequence):
             found.append({"all": to_json(each)})
-        elif found and type(found[-1]) is list and sum(found[-1]) == each:
-            found[-1][1] += 1
+            run = None
         else:
-            found.append([int(each), 1])
-    return found
+            run = [int(each) - after, 1]
+            found.append(run)
+            after = int(each) + 1
+    return [each[0] if type(each) is list and each[1] == 1 else each for each in found]
 
 
 def from_json(found: list[Any]) -> list[Any]:
     """Return the positions that `to_json` was given.
 
-    >>> from_json([[5, 3], {"of": [[9, 1]], "n": 0}, {"all": [[1, 2]]}, None])
-    [5, 6, 7, (9, 0), [1, 2], ()]
+    >>> from_json([[5, 3], 1, {"of": [9], "n": 0}, {"all": [[1, 2]]}, None])
+    [5, 6, 7, 9, (9, 0), [1, 2], ()]
     """
     positions: list[Any] = []
+    after = 0
     for each in found:
         if isinstance(each, dict):
             positions.append(from_json(each["all"]) if "all" in each else (from_json(each["of"])[0], each["n"]))
         elif each is None:
             positions.append(NOWHERE)
         else:
-            positions.extend(range(each[0], each[0] + each[1]))
+            step, count = (each, 1) if isinstance(each, int) else each
+            if len(positions) + count > MOST:
+                raise ValueError("it has too many positions")
+            start, after = after + step, after + step + count
+            positions.extend(range(start, after))
     return positions

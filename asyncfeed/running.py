@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
+State = dict[str, Any] | str | bytes
+"""A checkpoint: a dict, or its JSON."""
 GRACE = 5.0
 """Seconds that a function may go on after the feed was stopped, before it is reported and left behind."""
 
@@ -34,7 +36,7 @@ class Running(Description, Generic[T_co]):
     def open(
         self,
         *,
-        state: dict[str, Any] | None = None,
+        state: State | None = None,
         memory_limit: Size | None = None,
         grace: float = GRACE,
         epoch: int = 0,
@@ -43,7 +45,8 @@ class Running(Description, Generic[T_co]):
         """Return a feed: one pass over this pipeline, to iterate, watch and stop.
 
         Args:
-            state: What `state_dict` of an earlier feed returned. The feed delivers what that one did not.
+            state: What `Feed.state_dict` of an earlier run returned, or its JSON. The feed delivers what that run
+                had not delivered. It goes on in the epoch of that run, and `epoch` does not count.
             memory_limit: Limit of all data in flight, in bytes or as text such as "500MB" or "2GiB". Queues,
                 reads, reorder buffers and prefetched batches count together. The default is a quarter of the
                 memory of the machine or the container, at most 1 GiB. An item larger than the limit passes alone.
@@ -76,6 +79,7 @@ class Running(Description, Generic[T_co]):
         count: int | None = None,
         *,
         start: int = 0,
+        state: State | None = None,
         memory_limit: Size | None = None,
         grace: float = GRACE,
         coord: Any = None,
@@ -86,7 +90,10 @@ class Running(Description, Generic[T_co]):
 
         Args:
             count: Number of epochs. None has no end.
-            start: The number of the first epoch, to continue an earlier program.
+            start: The number of the first epoch.
+            state: What `state_dict` of the feed of an earlier run returned, or its JSON. The first epoch is then
+                the rest of the one in which that run was. `count` counts the epochs of that run, too, and `start`
+                does not count.
             memory_limit: As for `open`.
             grace: As for `open`.
             coord: As for `open`.
@@ -118,8 +125,15 @@ class Running(Description, Generic[T_co]):
         start = _checked_epoch("epochs", "start", start)
         passes = self._pipeline.repeat(count)
         self.source.claim()
-        session = Session(passes, memory_limit=limit, grace=grace, epoch=start, by_epoch=True, coord=coord)
-        return Epochs(Feed(session), count, start, self.size())
+        session = Session(
+            passes, memory_limit=limit, grace=grace, epoch=start, epochs_of=self._pipeline, coord=coord
+        )
+        left = 0
+        if state is not None:
+            left = session.load(state)
+            start = session.first_run
+        more = None if count is None else max(0, count - left)
+        return Epochs(Feed(session), more, start + left, self.size())
 
     def __iter__(self) -> Iterator[T_co]:
         """Run once, on a background thread. Dropping the iterator stops the run.

@@ -18,6 +18,8 @@ from asyncfeed.engine.coroutines import report_held_up
 from asyncfeed.engine.ready import get_ready, is_ready
 from asyncfeed.errors import ClosedError, StateError
 from asyncfeed.machine import default_memory_limit
+from asyncfeed.state.envelope import seal, unseal
+from asyncfeed.state.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from asyncfeed.coordinator import CoordinatorBinding
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from asyncfeed.engine.handoff import Handoff
     from asyncfeed.engine.run import Run
     from asyncfeed.pipeline import Pipeline
+    from asyncfeed.state.fingerprint import Fingerprint
 
 
 class Session:
@@ -41,11 +44,14 @@ class Session:
         memory_limit: int | None,
         grace: float,
         epoch: int = 0,
-        by_epoch: bool = False,
+        epochs_of: Pipeline[Any] | None = None,
         coord: Any = None,
-        state: dict[str, Any] | None = None,
+        state: object = None,
     ) -> None:
         self.pipeline = pipeline
+        self._described = pipeline if epochs_of is None else epochs_of
+        """The pipeline as the user wrote it. `epochs` adds a `repeat`."""
+        self._fingerprint: Fingerprint | None = None
         self.run: Run | None = None
         """The run; None before it has begun."""
         self.drawn: Run | None = None
@@ -55,10 +61,12 @@ class Session:
         self._options: dict[str, Any] = {
             "grace": grace,
             "epoch": epoch,
-            "by_epoch": by_epoch,
-            "state": state,
+            "by_epoch": epochs_of is not None,
+            "state": None,
             "context": copy_context(),
         }
+        if state is not None:
+            self.load(state)
         self._first = 0
         """The epoch to begin with. It is above 0 if the consumer left epochs before the run had begun."""
         self._memory_limit = memory_limit
@@ -190,19 +198,35 @@ class Session:
             self.run.crossings.note(reason)
 
     def state(self) -> dict[str, Any]:
-        """Return where the consumers are, as the body of a checkpoint."""
-        run = self.run
+        """Return where the consumers are, as a checkpoint."""
+        run, options = self.run, self._options
         if run is not None:
-            return run.track.state(*run.handoff.gone())
-        loaded: dict[str, Any] | None = self._options["state"]
-        return {"run": self._options["epoch"]} if loaded is None else loaded
+            body = run.track.state(*run.handoff.gone())
+        else:
+            body = options["state"] or {"run": options["epoch"]}
+        return seal(self._known(), {**body, "by epoch": options["by_epoch"]})
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Begin the run from a state. Raise if it has begun."""
-        with self._starting:
-            if self.run is not None:
-                raise StateError("the feed has begun: load a state before the first batch is drawn")
-            self._options["state"] = state
+    def load(self, state: object) -> int:
+        """Begin the run from a state, and return how many epochs were left. Raise if it has begun."""
+        if self.run is not None:
+            raise StateError("the feed has begun: load a state before the first batch is drawn")
+        body = dict(unseal(state, self._known()))
+        by_epoch = body.pop("by epoch", None)
+        if by_epoch is not self._options["by_epoch"]:
+            raise StateError("epochs(state=...) takes the states of epochs(...), and open(state=...) all others")
+        self._options["state"] = body
+        passes = body.get("passes")
+        return int(passes[-1]) if by_epoch and passes else 0
+
+    @property
+    def first_run(self) -> int:
+        """The number of runs before the first one, of which the state is."""
+        return int(self._options["state"]["run"])
+
+    def _known(self) -> Fingerprint:
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self._described.source, self._described.stages)
+        return self._fingerprint
 
     def go_to_epoch(self, epoch: int) -> None:
         """Drop the items of earlier epochs."""

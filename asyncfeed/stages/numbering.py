@@ -57,7 +57,6 @@ class Part:
             return wide
         return [place % self.size for place in wide]
 
-
     def place(self, whole: int) -> int:
         """Return the first place in the part of the item at this place of the whole.
 

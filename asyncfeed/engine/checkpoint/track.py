@@ -154,6 +154,12 @@ class Track:
 
     def resume(self, state: dict[str, Any]) -> None:
         """Prepare the steps for a run that goes on from a state."""
+        try:
+            self._resume(state)
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise StateError(f"the state is damaged: {error!r}") from error
+
+    def _resume(self, state: dict[str, Any]) -> None:
         if self.refused:
             raise StateError(self.refused)
         if "passes" not in state:  # it was taken before the run had begun
