@@ -163,7 +163,7 @@ NOWHERE: Position = ()
 
 
 def to_json(positions: Positions) -> list[Any]:
-    """Return positions as JSON: for each run of numbers the step from the one before it, and its length if above 1.
+    """Return positions as JSON: for each run of numbers the step from the last one, and its length if above 1.
 
     >>> to_json([5, 6, 7, 9, (9, 0), [1, 2], NOWHERE])
     [[5, 3], 1, {'of': [9], 'n': 0}, {'all': [[1, 2]]}, None]
