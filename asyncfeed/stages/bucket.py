@@ -150,12 +150,12 @@ class GroupByLength(Algorithm):
         return ([], ()) if self._drop else (left, groups)
 
     def state(self) -> Held:
-        """Return the items of all buckets, and how many each bucket has."""
-        items, positions = list(chain(*self._items)), list(chain(*self._positions))
+        """Return the items of all buckets, and how many each bucket has. The lengths are not needed any more."""
+        items, positions = [(0, each) for each in chain(*self._items)], list(chain(*self._positions))
         return Held(items, positions, {"held": list(map(len, self._items))})
 
     def restore(self, held: Held) -> None:
-        """Continue from a state. Its items are pairs (length, item)."""
+        """Continue from a state."""
         items = iter([item for _, item in held.items])
         positions = iter(held.positions)
         self._items = [list(islice(items, count)) for count in held.numbers["held"]]

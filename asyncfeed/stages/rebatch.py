@@ -111,10 +111,14 @@ class Regroup(Algorithm):
         """Return the batches whose rows wait, and which rows of each."""
         starts = accumulate((each.stop - each.start for each in self._rows), initial=0)
         batches = [parts(self._positions[start])[0] for start, _ in zip(starts, self._rows, strict=False)]
-        return Held([each.batch for each in self._rows], batches, {"rows": [[each.start, each.stop] for each in self._rows]})
+        return Held(
+            [(each.stop - each.start, each.batch) for each in self._rows],
+            batches,
+            {"rows": [[each.start, each.stop] for each in self._rows]},
+        )
 
     def restore(self, held: Held) -> None:
-        """Continue from a state. Its items are pairs (number of rows, batch)."""
+        """Continue from a state."""
         self._start()
         for (_, batch), position, (start, stop) in zip(
             held.items, held.positions, held.numbers["rows"], strict=True

@@ -116,7 +116,7 @@ class Algorithm:
         raise NotImplementedError
 
     def restore(self, held: Held) -> None:
-        """Continue from a state. Its items are those that were pushed, also if `state` returned them changed."""
+        """Continue from a state."""
         raise NotImplementedError
 
     def fact(self, item: Any) -> Any:
