@@ -18,8 +18,6 @@ from asyncfeed.engine.coroutines import report_held_up
 from asyncfeed.engine.ready import get_ready, is_ready
 from asyncfeed.errors import ClosedError, StateError
 from asyncfeed.machine import default_memory_limit
-from asyncfeed.state.envelope import seal, unseal
-from asyncfeed.state.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from asyncfeed.coordinator import CoordinatorBinding
@@ -204,12 +202,16 @@ class Session:
             body = run.track.state(*run.handoff.gone())
         else:
             body = options["state"] or {"run": options["epoch"]}
+        from asyncfeed.state.envelope import seal  # noqa: PLC0415 - see engine/ready.py
+
         return seal(self._known(), {**body, "by epoch": options["by_epoch"]})
 
     def load(self, state: object) -> int:
         """Begin the run from a state, and return how many epochs were left. Raise if it has begun."""
         if self.run is not None:
             raise StateError("the feed has begun: load a state before the first batch is drawn")
+        from asyncfeed.state.envelope import unseal  # noqa: PLC0415 - see engine/ready.py
+
         body = dict(unseal(state, self._known()))
         by_epoch = body.pop("by epoch", None)
         if by_epoch is not self._options["by_epoch"]:
@@ -225,6 +227,8 @@ class Session:
 
     def _known(self) -> Fingerprint:
         if self._fingerprint is None:
+            from asyncfeed.state.fingerprint import fingerprint  # noqa: PLC0415 - see engine/ready.py
+
             self._fingerprint = fingerprint(self._described.source, self._described.stages)
         return self._fingerprint
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from asyncfeed.engine.checkpoint.gates import FlatGate, LinkGate
-from asyncfeed.engine.checkpoint.record import Record
+from asyncfeed.engine.checkpoint.record import Record, UnorderedRecord
 from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.limits.budget import Account, Budget
 from asyncfeed.epoch_end import END_OF_STREAM, RESTORED, EpochEnd
@@ -76,21 +76,19 @@ class Watch:
     """Fails the stream if a pass of an endless `repeat` has no items, because such a run would never end.
 
     It is placed after the `repeat` of this `level`. A pass may be empty if `unwanted` says that a later stage cut
-    it short.
+    it short. The first pass of a run that `resumes` may be empty, too: its items were received before.
     """
 
     __slots__ = ("_came", "_ended", "_unwanted", "_what", "level")
 
-    def __init__(self, what: str, level: int, levels: int, unwanted: Callable[[EpochsEnded], bool]) -> None:
+    def __init__(
+        self, what: str, level: int, levels: int, unwanted: Callable[[EpochsEnded], bool], *, resumes: bool
+    ) -> None:
         self.level = level
         self._what = what
         self._unwanted = unwanted
         self._ended = EpochsEnded(levels)
-        self._came = False
-
-    def resume(self) -> None:
-        """Allow that the first pass has no more items, because they were received before."""
-        self._came = True
+        self._came = resumes
 
     def look(self, chunk: Chunk) -> Chunk:
         """Return the chunk, or a failure in place of it."""
@@ -109,7 +107,7 @@ class Watch:
         return Chunk([], (), failure=Failure(error, "repeat()", "none", None, 0), nbytes=chunk.nbytes)
 
 
-Link = TransformLink | Watch | FlatGate
+Link = TransformLink | Watch | FlatGate | UnorderedRecord
 
 
 class Emitter:

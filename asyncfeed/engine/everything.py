@@ -16,6 +16,8 @@ import asyncfeed.randomness.generator
 import asyncfeed.reading.stream
 import asyncfeed.stages.fetch
 import asyncfeed.stages.load_batch
+import asyncfeed.state.envelope
+import asyncfeed.state.fingerprint
 from asyncfeed.machine import usable_cores, usable_memory
 
 __all__ = ["asyncfeed", "numpy", "optree"]

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.checkpoint.merges import InputRecord, MergeRecord, MergeStation
-from asyncfeed.engine.checkpoint.track import Track
+from asyncfeed.engine.checkpoint.record import UnorderedRecord
+from asyncfeed.engine.checkpoint.track import Track, is_unordered
 from asyncfeed.engine.constants import CHUNK_ITEMS, PREFETCH_BATCHES, PREFETCH_SAMPLES
 from asyncfeed.engine.emitter import Emitter, Link, Sink, TransformLink, Watch
 from asyncfeed.engine.epochs import EpochCounter
@@ -145,18 +146,18 @@ class _Compiler:
                         unit, gathers = unit * gathers, 1
                     case Work():
                         spec = replace(spec, name=str(node), unit=unit)
-                        step = self._next(
-                            step, max(1, CHUNK_ITEMS // unit), self._operator(spec, each, skip_budget)
-                        )
-                        self.track.add_work(each, spec.name, self._links)
+                        record = UnorderedRecord() if is_unordered(each) else None
+                        if record is not None:
+                            self._links.append(record)
+                        room = max(1, CHUNK_ITEMS // unit)
+                        step = self._next(step, room, self._operator(spec, each, skip_budget, record))
+                        self.track.add_work(each, spec.name, self._links, record)
                     case Queue():
                         step = self._next(step, each.room, partial(RelayStep, replace(spec, name=str(node))))
                     case Passes():
                         if each.count is None:
-                            watch = Watch(".".join(above), level, levels, step.skips)
-                            if self._resumes:
-                                watch.resume()
-                            self._links.append(watch)
+                            what = ".".join(above)
+                            self._links.append(Watch(what, level, levels, step.skips, resumes=self._resumes))
                         level += 1
             unit = unit * gathers or 1
             if not node.hidden:
@@ -193,10 +194,18 @@ class _Compiler:
             )
         return EpochCounter(repeats, self._run)
 
-    def _operator(self, spec: StepSpec, work: Work, skip_budget: SkipBudget) -> Callable[[Channel], Step]:
+    def _operator(
+        self, spec: StepSpec, work: Work, skip_budget: SkipBudget, record: UnorderedRecord | None
+    ) -> Callable[[Channel], Step]:
         if work.slow_paths is not None:
             self._context.slow_paths.append(work.slow_paths)
-        return lambda inbox: Operator(spec, work, inbox, executor_of(work), skip_budget)
+
+        def make(inbox: Channel) -> Step:
+            operator = Operator(spec, work, inbox, executor_of(work), skip_budget)
+            operator.record = record
+            return operator
+
+        return make
 
     def _merge(self, source: Source, spec: StepSpec, epochs: EpochCounter, repeats: Sequence[int | None]) -> Step:
         branches: list[Branch] = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from asyncfeed.errors import StateError
 from asyncfeed.testing import run_virtual
-from tests.engine.drawn import pipelines
+from tests.engine.drawn import pipelines, unordered
 from tests.engine.drawn_sources import Ledger
 from tests.engine.inside import CHUNK, chunks_of, memory_guessed, memory_used, tracked
 from tests.engine.model import Case
@@ -68,3 +68,28 @@ def test_nothing_is_lost_or_repeated_at_any_cut(
         assert used == 0 or case.cuts
         assert Ledger.settled()
     assert items == expected
+
+
+@searched(200)
+@given(
+    case=unordered(),
+    cuts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    lengths=st.lists(st.sampled_from([1, 2, 3, 17, CHUNK]), min_size=1, max_size=3),
+    looks=st.integers(1, 20),
+    seed=seeds,
+)
+def test_nothing_is_lost_or_repeated_where_items_come_out_of_order(
+    case: Case, cuts: list[int], lengths: list[int], looks: int, seed: int
+) -> None:
+    state: Any = None
+    items: list[Any] = []
+    for number, count in enumerate([*cuts, None]):
+        with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)):
+            try:
+                more, state, used = run_virtual(draw(case.pipeline, count, state, looks), seed=seed + number)
+            except StateError as error:
+                assume("yet" not in str(error))
+                raise
+        items += more
+        assert used == 0
+    assert sorted(items) == sorted(case.run()[0].values)

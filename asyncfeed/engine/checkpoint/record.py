@@ -1,4 +1,4 @@
-"""What came to an algorithm since the consumer's place, as positions.
+"""What came to a stage since the consumer's place, as positions.
 
 An algorithm is ahead of the consumer: what it has sent may be queued, or with a later stage. So each algorithm has
 a `Record` of what came, and a twin, a second instance that gets the same from the record when the consumer has
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-from asyncfeed.epoch_end import EpochEnd
-from asyncfeed.position import Positions
-from asyncfeed.stages.steps import Algorithm
+from asyncfeed.engine.order.piece import Piece
+from asyncfeed.epoch_end import RESTORED, EpochEnd
+from asyncfeed.position import Position, Positions, canonical
+from asyncfeed.stages.steps import Algorithm, Chunk
 
 
 class Came(NamedTuple):
@@ -49,3 +50,63 @@ class Record:
     def note_cut(self) -> None:
         """Note a flush in the middle of an epoch."""
         self.events.append(CUT)
+
+
+Left = tuple[Positions, Positions]
+"""The positions of results that were sent together, and of all items that are done with them."""
+
+
+class UnorderedRecord:
+    """What came to a function, and what it sent. The loop appends, any thread takes.
+
+    In a run that resumes, it is also the gate before the function: before `RESTORED` it keeps the items that were
+    under way, and sends them after it.
+    """
+
+    def __init__(self) -> None:
+        self.came: deque[Positions | EpochEnd] = deque()
+        self.left: deque[Left | EpochEnd] = deque()
+        self._kept: dict[Position, Any] | None = None
+        """The items that were under way, as they come again. None in a run from the start."""
+        self._ready: list[tuple[Any, Position]] = []
+        """These items, to be sent with the next chunk."""
+        self._sends_again = False
+
+    def resume(self, under_way: list[Position]) -> None:
+        """Keep these items until `RESTORED`, and note nothing before."""
+        self._kept = dict.fromkeys(map(canonical, under_way))
+        self._sends_again = True
+
+    def look(self, chunk: Chunk) -> Chunk:
+        """Note a chunk that comes, and return it with the items to send again, or without them."""
+        kept = self._kept
+        if kept is None:
+            if self._ready:
+                again, self._ready = self._ready, []
+                items, positions = [item for item, _ in again], [position for _, position in again]
+                chunk.items, chunk.positions = items + chunk.items, [*positions, *chunk.positions]
+            if chunk.items:
+                self.came.append(chunk.positions)
+            if chunk.boundary is not None:
+                self.came.append(chunk.boundary)
+            return chunk
+        items, positions = [], []
+        for item, position in zip(chunk.items, chunk.positions, strict=True):
+            if canonical(position) in kept:
+                self._ready.append((item, position))
+            else:
+                items.append(item)
+                positions.append(position)
+        if chunk.boundary is RESTORED:
+            self._kept = None
+        return Chunk(items, positions, chunk.boundary, chunk.failure, chunk.nbytes)
+
+    def note_left(self, piece: Piece) -> None:
+        """Note what is sent."""
+        if self._sends_again:
+            self._sends_again = piece.boundary is not RESTORED
+            return
+        if piece.gone:
+            self.left.append((piece.positions, piece.gone))
+        if piece.boundary is not None:
+            self.left.append(piece.boundary)

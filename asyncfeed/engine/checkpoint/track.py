@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncfeed.engine.checkpoint.merges import MergeStation
+from asyncfeed.engine.checkpoint.record import UnorderedRecord
 from asyncfeed.engine.checkpoint.stations import FlatStation, LinkStation, Root, SourceStation, Station
+from asyncfeed.engine.checkpoint.unordered import UnorderedStation
 from asyncfeed.engine.constants import TRACKED_EVENTS
 from asyncfeed.engine.emitter import Link, TransformLink
 from asyncfeed.engine.epochs import EpochCounter
@@ -21,6 +23,11 @@ from asyncfeed.epoch_end import RESTORED, EpochEnd
 from asyncfeed.errors import StateError
 from asyncfeed.position import Position, Positions
 from asyncfeed.stages.steps import Chunk, Work
+
+
+def is_unordered(work: Work) -> bool:
+    """Return whether each item has one result or none, which is sent as it comes."""
+    return not work.ordered and work.concurrency != 1 and work.shape != "flat"
 
 
 class Track:
@@ -78,10 +85,13 @@ class Track:
         except NotImplementedError:
             self.refuse(f"{name} does not say what it holds: its algorithm has no `state` and `restore`")
 
-    def add_work(self, work: Work, name: str, links: list[Link]) -> None:
+    def add_work(self, work: Work, name: str, links: list[Link], record: UnorderedRecord | None) -> None:
         """Add the station of a function to the chain, if it needs one. `links` are those behind it."""
-        if work.turns is not None or (work.concurrency != 1 and not work.ordered):
-            self.refuse(f"{name} sends items out of order, and cannot be saved yet")
+        if is_unordered(work):
+            if record is not None and not self.refused:
+                self._add(UnorderedStation(self.last, record))
+        elif work.turns is not None or (work.concurrency != 1 and not work.ordered):
+            self.refuse(f"{name} sends the elements of several items in turns, and cannot be saved yet")
         elif work.shape == "flat" and not self.refused:
             self._add(FlatStation(self.last, links))
 

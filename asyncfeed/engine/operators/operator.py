@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from asyncfeed.engine.channel import Channel
+from asyncfeed.engine.checkpoint.record import UnorderedRecord
 from asyncfeed.engine.epochs import EpochsEnded
 from asyncfeed.engine.limits.demand import Demand
 from asyncfeed.engine.limits.worker_pool import WorkerPool
@@ -118,6 +119,8 @@ class Operator(Step):
         """Number of results that were sent on."""
         self._pending_end: Piece | None = None
         """The end to send when the epoch of a failed item is skipped."""
+        self.record: UnorderedRecord | None = None
+        """Notes what is sent, if results are sent as they come."""
         self.executor = execute(self)
 
     def start(self) -> None:
@@ -191,6 +194,8 @@ class Operator(Step):
         if piece is None:
             return None
         self.executor.note_piece_taken()
+        if self.record is not None:
+            self.record.note_left(piece)
         results, positions, failure = piece.results, piece.positions, None
         if self.skips(self._ends_sent):
             results, positions = [], ()

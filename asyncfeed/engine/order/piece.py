@@ -12,11 +12,13 @@ from asyncfeed.position import Position, Positions
 class Piece:
     """Results of a stage that can be sent now, each with its position."""
 
-    __slots__ = ("boundary", "charge_change", "failure", "failures", "nbytes", "positions", "results")
+    __slots__ = ("boundary", "charge_change", "failure", "failures", "gone", "nbytes", "positions", "results")
 
     def __init__(self, results: list[Any], positions: Positions) -> None:
         self.results = results
         self.positions = positions
+        self.gone: Positions = positions
+        """The positions of all items that are done with this piece, also of those that are left out."""
         self.failures: list[tuple[int, Failure]] = []
         """The items that failed. Each has the number of results before it, and how it failed."""
         self.nbytes = 0
@@ -60,4 +62,5 @@ def without_missing(
             kept_positions.append(position)
         elif (failure := missing.pop(index)) is not None:
             piece.failures.append((len(kept), failure))
+    piece.gone = positions
     return piece
