@@ -74,17 +74,16 @@ class LinkGate:
 class FlatGate:
     """Drops children that nobody needs."""
 
-    def __init__(self, wanted: Iterable[Position], parent: Position | None, received: int) -> None:
+    def __init__(self, wanted: Iterable[Position], received: Mapping[Position, int]) -> None:
         self._wanted = set(map(canonical, wanted))
         """The children that later stages held."""
-        self._parent = None if parent is None else canonical(parent)
         self._received = received
-        """Number of children of the parent that were received."""
+        """How many children of an item were received."""
         self._restored = False
 
     def look(self, chunk: Chunk) -> Chunk:
         """Return the chunk without the children that nobody needs."""
-        if self._restored and self._parent is None:
+        if self._restored and not self._received:
             return chunk
         kept = [place for place, position in enumerate(chunk.positions) if self._keeps(position)]
         self._restored = self._restored or chunk.boundary is RESTORED
@@ -98,4 +97,4 @@ class FlatGate:
         if not self._restored:
             return canonical(position) in self._wanted
         parent, number = child_of(position)
-        return number >= self._received or canonical(parent) != self._parent
+        return number >= self._received.get(canonical(parent), 0)

@@ -66,35 +66,37 @@ class UnorderedRecord:
     def __init__(self) -> None:
         self.came: deque[Positions | EpochEnd] = deque()
         self.left: deque[Left | EpochEnd] = deque()
-        self._kept: dict[Position, Any] | None = None
-        """The items that were under way, as they come again. None in a run from the start."""
+        self._kept: set[Position] | None = None
+        """The items that were under way. None in a run from the start, and after `RESTORED`."""
+        self._wanted: set[Position] = set()
         self._ready: list[tuple[Any, Position]] = []
         """These items, to be sent with the next chunk."""
         self._sends_again = False
 
-    def resume(self, under_way: list[Position]) -> None:
-        """Keep these items until `RESTORED`, and note nothing before."""
-        self._kept = dict.fromkeys(map(canonical, under_way))
+    def resume(self, under_way: list[Position], wanted: list[Position]) -> None:
+        """Keep these items until `RESTORED`, and note nothing before. Let those pass that later stages want."""
+        self._kept = set(map(canonical, under_way))
+        self._wanted = set(map(canonical, wanted))
         self._sends_again = True
 
     def look(self, chunk: Chunk) -> Chunk:
         """Note a chunk that comes, and return it with the items to send again, or without them."""
         kept = self._kept
         if kept is None:
-            if self._ready:
-                again, self._ready = self._ready, []
-                items, positions = [item for item, _ in again], [position for _, position in again]
-                chunk.items, chunk.positions = items + chunk.items, [*positions, *chunk.positions]
             if chunk.items:
                 self.came.append(chunk.positions)
             if chunk.boundary is not None:
                 self.came.append(chunk.boundary)
+            if self._ready:
+                again, self._ready = self._ready, []
+                items, positions = [item for item, _ in again], [position for _, position in again]
+                chunk.items, chunk.positions = items + chunk.items, [*positions, *chunk.positions]
             return chunk
         items, positions = [], []
         for item, position in zip(chunk.items, chunk.positions, strict=True):
             if canonical(position) in kept:
                 self._ready.append((item, position))
-            else:
+            if canonical(position) in self._wanted:
                 items.append(item)
                 positions.append(position)
         if chunk.boundary is RESTORED:

@@ -263,30 +263,46 @@ class FlatStation:
         self._before = before
         self._links = links
         """The links behind it."""
-        self._parent: Position | None = None
-        """The item of which some children were received."""
-        self._received = 0
+        self._ends = 0
+        self._begun: dict[Position, tuple[Position, int]] = {}
+        """The items of which some children were received, and how many: the last one, and the last of earlier
+        runs, which may come late if a stage before sends results as they come."""
+        self._last: Position | None = None
+        """The last of these items, if it is of this run."""
 
     def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
         """Note how many children of the last item were received."""
+        if ends > self._ends:
+            self._ends, self._begun, self._last = ends, {}, None
         if last is None:
-            self._parent, self._received = None, 0
             self._before.follow(ends, None)
-        else:
-            self._parent, number = child_of(last)
-            self._received = number + (not keep)
-            self._before.follow(ends, self._parent, keep=True)
+            return
+        parent, number = child_of(last)
+        if self._last is not None and not equal(self._last, parent):
+            self._begun.pop(canonical(self._last), None)
+        self._last = parent
+        self._begun[canonical(parent)] = parent, number + (not keep)
+        self._before.follow(ends, parent, keep=True)
 
     def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
-        """Return the item of which some children were received, and their number."""
-        state = {} if self._parent is None else {"parent": to_json([self._parent]), "received": self._received}
-        return state, [(self._before, unique(child_of(each)[0] for each in wanted))]
+        """Return the items of which some children were received, and how many."""
+        begun = self._begun.values()
+        state = {
+            "begun": to_json([parent for parent, _ in begun]),
+            "received": [received for _, received in begun],
+        }
+        return state, self._needs(wanted)
 
     def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
         """Set a gate behind the stage."""
-        self._parent = from_json(state["parent"])[0] if state else None
-        self._received = state.get("received", 0)
-        self._links.insert(0, FlatGate(wanted, self._parent, self._received))
+        begun = from_json(state.get("begun", []))
+        pairs = list(zip(begun, state.get("received", []), strict=True))
+        self._begun = {canonical(parent): (parent, received) for parent, received in pairs}
+        if state:
+            self._links.insert(0, FlatGate(wanted, {canonical(each): received for each, received in pairs}))
+        return self._needs(wanted)
+
+    def _needs(self, wanted: list[Position]) -> Needs:
         return [(self._before, unique(child_of(each)[0] for each in wanted))]
 
 

@@ -84,5 +84,5 @@ class UnorderedStation:
         under_way = from_json(state.get("under way", []))
         self._under_way = dict(zip(map(canonical, under_way), under_way, strict=True))
         if state:
-            self._record.resume(under_way)
+            self._record.resume(under_way, wanted)
         return [(self._before, unique([*wanted, *under_way]))]
