@@ -211,7 +211,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
             ...     state = feed.state_dict()
             >>> with train.open(state=state) as feed:
             ...     first, [batch.tolist() for batch in feed]
-            ([4, 9, 7], [[3, 1, 0], [5, 8, 6], [2]])
+            ([3, 7, 1], [[6, 4, 0], [9, 5, 8], [2]])
         """
         return self._session.state()
 

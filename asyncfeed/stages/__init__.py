@@ -7,6 +7,7 @@ from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.steps import (
     Algorithm,
     Choice,
+    Held,
     Indexed,
     Opening,
     Passes,
@@ -27,6 +28,7 @@ __all__ = [
     "Batched",
     "Choice",
     "Fixed",
+    "Held",
     "Indexed",
     "Node",
     "Opening",
