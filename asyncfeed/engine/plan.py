@@ -84,6 +84,7 @@ def compile_steps(
     last, _ = compiler.branch(description, (), trailing=True)
     if state is not None:
         compiler.track.resume(state)
+    compiler.track.begin()
     compiler.close(last, sink)
     for depth, step in enumerate(compiler.steps):
         step.depth = depth

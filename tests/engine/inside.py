@@ -15,7 +15,7 @@ from unittest import mock
 
 import asyncfeed as af
 from asyncfeed.engine import channel, constants, coroutines, plan
-from asyncfeed.engine.checkpoint import track
+from asyncfeed.engine.checkpoint import record, track
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
 from asyncfeed.engine.handoff import Handoff
@@ -90,6 +90,13 @@ def tracked(events: int) -> Iterator[None]:
 
 
 @contextmanager
+def recorded_at_most(events: int) -> Iterator[None]:
+    """Record no more than this many chunks of a stage."""
+    with mock.patch.object(record, "RECORDED_EVENTS", events):
+        yield
+
+
+@contextmanager
 def groups_that_end_after(late: float) -> Iterator[None]:
     """Let a group on a thread end early after this many times the time it should take; -1: after its first item."""
     with mock.patch.object(dispatch, "LATE_FACTOR", late):
@@ -144,6 +151,13 @@ def _run(feed: af.Feed[Any]) -> Run:
     run = session_of(feed).run
     assert run is not None
     return run
+
+
+def recorded(feed: af.Feed[Any]) -> int:
+    """Return about how many chunks are recorded for the next state."""
+    run = session_of(feed).run
+    assert run is not None
+    return sum(each.waiting for each in run.track.stations)
 
 
 def memory_used(feed: af.Feed[Any]) -> int:

@@ -6,10 +6,10 @@ until no later stage holds it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from asyncfeed.engine.checkpoint.record import Log
 from asyncfeed.engine.checkpoint.stations import Needs, Station, unique
 from asyncfeed.engine.constants import CHUNK_ITEMS
 from asyncfeed.engine.epochs import EpochCounter
@@ -25,7 +25,7 @@ class InputRecord:
     def __init__(self, station: Station, own_levels: int) -> None:
         self.station = station
         self._own_levels = own_levels
-        self._events: deque[Positions | EpochEnd] = deque()
+        self.events: Log[Positions | EpochEnd] = Log()
         self._ends = 0
         self._last: Position | None = None
         self._moved = False
@@ -35,23 +35,23 @@ class InputRecord:
     def note(self, positions: Positions, boundary: EpochEnd | None) -> None:
         """Note a chunk that came. The end counts the levels of the input."""
         if positions:
-            self._events.append(positions)
+            self.events.append(positions)
         if boundary is not None:
-            self._events.append(boundary)
+            self.events.append(boundary)
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self.events)
 
     def take(self, count: int) -> list[Position]:
         """Go on by this number of items, and return their positions."""
         taken: list[Position] = []
         while count:
-            event = self._events.popleft()
+            event = self.events.popleft()
             if isinstance(event, EpochEnd):
                 self._pass_end()
                 continue
             if len(event) > count:
-                self._events.appendleft(event[count:])
+                self.events.appendleft(event[count:])
                 event = event[:count]
             taken += event
             count -= len(event)
@@ -62,7 +62,7 @@ class InputRecord:
     def pass_end(self, depth: int) -> None:
         """Go on behind the end of this depth. The merge counts the levels."""
         while True:
-            event = self._events.popleft()
+            event = self.events.popleft()
             if isinstance(event, EpochEnd):
                 self._pass_end()
                 if event.ends(self._own_levels + depth):
@@ -91,7 +91,7 @@ class MergeRecord:
 
     def __init__(self, inputs: Sequence[InputRecord]) -> None:
         self.inputs = inputs
-        self.events: deque[Took | EpochEnd] = deque()
+        self.events: Log[Took | EpochEnd] = Log()
         self.state: dict[str, Any] | None = None
         """The state from which the merge goes on."""
         self.labels: dict[int, list[Any]] = {}
@@ -121,6 +121,14 @@ class MergeStation:
         self._open: list[Position] = []
         """The last of these items, if a part of it is still to come."""
         self._labels = record.labels
+
+    @property
+    def logs(self) -> list[Log[Any]]:
+        """What is recorded."""
+        return [self._record.events, *(each.events for each in self._record.inputs)]
+
+    def begin(self) -> None:
+        """Do nothing: it refers to no step."""
 
     @property
     def waiting(self) -> int:

@@ -8,12 +8,28 @@ received the results. What the twin holds is the state of the stage at the consu
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from asyncfeed.engine.constants import RECORDED_EVENTS
 from asyncfeed.engine.order.piece import Piece
 from asyncfeed.epoch_end import RESTORED, EpochEnd
 from asyncfeed.position import Position, Positions, canonical
 from asyncfeed.stages.steps import Algorithm, Chunk
+
+T = TypeVar("T")
+
+
+class Log(deque[T]):
+    """Events that were not followed. Any thread may take them. Too many are not kept: it is `full` for good."""
+
+    full = False
+
+    def append(self, event: T) -> None:
+        """Add an event."""
+        if len(self) < RECORDED_EVENTS:
+            super().append(event)
+        else:
+            self.full = True
 
 
 class Came(NamedTuple):
@@ -34,9 +50,9 @@ class Record:
 
     __slots__ = ("_algorithm", "events")
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(self, algorithm: Algorithm, events: Log[Event] | None = None) -> None:
         self._algorithm = algorithm
-        self.events: deque[Event] = deque()
+        self.events: Log[Event] = Log() if events is None else events
 
     def note_items(self, items: list[Any], positions: Positions) -> None:
         """Note items that came."""
@@ -64,8 +80,8 @@ class UnorderedRecord:
     """
 
     def __init__(self) -> None:
-        self.came: deque[Positions | EpochEnd] = deque()
-        self.left: deque[Left | EpochEnd] = deque()
+        self.came: Log[Positions | EpochEnd] = Log()
+        self.left: Log[Left | EpochEnd] = Log()
         self._kept: set[Position] | None = None
         """The items that were under way. None in a run from the start, and after `RESTORED`."""
         self._wanted: set[Position] = set()

@@ -18,7 +18,7 @@ from copy import copy
 from typing import Any, Protocol
 
 from asyncfeed.engine.checkpoint.gates import FlatGate, LinkGate
-from asyncfeed.engine.checkpoint.record import CUT, Came, Record
+from asyncfeed.engine.checkpoint.record import CUT, Came, Log, Record
 from asyncfeed.engine.constants import CHUNK_ITEMS
 from asyncfeed.engine.emitter import Link, TransformLink
 from asyncfeed.engine.epochs import EpochCounter
@@ -66,6 +66,15 @@ class Station(Protocol):
         """Prepare a run that goes on from a state, and return the items that must come again."""
         ...
 
+    def begin(self) -> None:
+        """Let go of all steps: the run begins. When it has ended, its feed may be kept, and must hold no items."""
+        ...
+
+    @property
+    def logs(self) -> list[Log[Any]]:
+        """What is recorded."""
+        ...
+
     @property
     def waiting(self) -> int:
         """About how many chunks are recorded."""
@@ -87,9 +96,17 @@ class SourceStation:
         """The place of the next item in its epoch. None at the start of an epoch."""
         self.again: list[int] = []
         """The positions of the items to send again first."""
-        self.ended: deque[EpochEnd] = deque()
+        self.ended: Log[EpochEnd] = Log()
         """The ends that were sent and not followed."""
         self._ends = 0
+
+    @property
+    def logs(self) -> list[Log[Any]]:
+        """What is recorded."""
+        return [self.ended]
+
+    def begin(self) -> None:
+        """Do nothing: it refers to no step."""
 
     @property
     def waiting(self) -> int:
@@ -126,10 +143,10 @@ class LinkStation:
     def __init__(self, before: Station, root: Root, link: TransformLink, name: str) -> None:
         self._before = before
         self._root = root
-        self._link = link
+        self._link: TransformLink | None = link
         self._name = name
         self._record = link.record = Record(link.algorithm)
-        self._twin = self._make_twin(link.algorithm.state())
+        self._twin = _twin_of(link, link.algorithm.state())
         self._under_way: deque[Position] = deque()
         """The results that the twin has made and the consumer has not received."""
         self._end: EpochEnd | None = None
@@ -145,17 +162,19 @@ class LinkStation:
         """The last item that the twin took in since the last end."""
 
     @property
+    def logs(self) -> list[Log[Any]]:
+        """What is recorded."""
+        return [self._record.events]
+
+    def begin(self) -> None:
+        """Let go of the algorithm, which holds items."""
+        self._link = None
+        self._record = Record(self._twin.algorithm, self._record.events)
+
+    @property
     def waiting(self) -> int:
         """Number of events that are recorded."""
         return len(self._record.events) + len(self._labels) // CHUNK_ITEMS
-
-    def _make_twin(self, held: Held) -> TransformLink:
-        link = self._link
-        algorithm = copy(link.algorithm)
-        twin = TransformLink(algorithm, link.level, link.epochs.copy(), top=link.top)
-        twin.already = link.already
-        algorithm.restore(held)  # and so it shares nothing with the other
-        return twin
 
     def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
         """Let the twin take in what the results up to a place were made of."""
@@ -210,37 +229,39 @@ class LinkStation:
         """Return what the algorithm holds, and the results that are under way."""
         held = self._twin.algorithm.state() if self._flushed is None else self._flushed
         state: dict[str, Any]
+        again: list[Position] = list(held.positions)
         if self._flushed is None:
-            state = {"held": to_json(held.positions), "under way": to_json(list(self._under_way))}
+            state = {"under way": to_json(list(self._under_way))}
             received = self._twin.already
         else:
             inputs = self._twin.algorithm.inputs
             needed = {canonical(each) for result in self._under_way for each in inputs(result)}
             # No item that only received results were made of is read again.
-            state = {"held": to_json([each if canonical(each) in needed else NOWHERE for each in held.positions])}
-            received = self._received
+            again = [each if canonical(each) in needed else NOWHERE for each in again]
+            state, received = {}, self._received
+        state["held"] = to_json(again)
         state["numbers"] = held.numbers
         if received:
             state["received"] = received
         if self._twin.algorithm.labels:
             self._labels = {each: self._labels[each] for each in map(canonical, (*wanted, *self._under_way))}
             state["labels"] = list(self._labels.values())
-        again = [each for each in from_json(state["held"]) if each != NOWHERE]
-        return state, self._inputs(again, wanted)
+        return state, self._inputs([each for each in again if each != NOWHERE], wanted)
 
     def _inputs(self, held: list[Position], wanted: list[Position]) -> Needs:
         """Return the items of which all that is held and under way was made."""
-        inputs = self._link.algorithm.inputs
+        inputs = self._twin.algorithm.inputs
         made_of = [each for result in (*wanted, *self._under_way) for each in inputs(result)]
         return [(self._before, unique([*held, *made_of]))]
 
     def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
         """Set a gate before the algorithm, and bring the twin to the same state."""
+        assert self._link is not None
         link, algorithm = self._link, self._link.algorithm
         link.epochs.resume(self._root.epochs.passes[link.level :])
         algorithm.begin(link.epochs.number)
         if not state:  # at the start of an epoch
-            self._twin = self._make_twin(algorithm.state())
+            self._twin = _twin_of(link, algorithm.state())
             return [(self._before, [])]
         held: list[Position] = from_json(state["held"])
         under_way: list[Position] = from_json(state.get("under way", []))
@@ -249,9 +270,17 @@ class LinkStation:
             labelled = map(canonical, unique([*wanted, *under_way]))
             self._labels = dict(zip(labelled, state["labels"], strict=True))
         link.gate = LinkGate(held, state["numbers"], wanted, under_way, self._labels, self._name)
-        self._twin = self._make_twin(Held([algorithm.stand_in()] * len(held), held, state["numbers"]))
+        self._twin = _twin_of(link, Held([algorithm.stand_in()] * len(held), held, state["numbers"]))
         self._under_way.extend(under_way)
         return self._inputs([each for each in held if each != NOWHERE], wanted)
+
+
+def _twin_of(link: TransformLink, held: Held) -> TransformLink:
+    algorithm = copy(link.algorithm)
+    twin = TransformLink(algorithm, link.level, link.epochs.copy(), top=link.top)
+    twin.already = link.already
+    algorithm.restore(held)  # and so it shares nothing with the other
+    return twin
 
 
 class FlatStation:
@@ -269,6 +298,15 @@ class FlatStation:
         runs, which may come late if a stage before sends results as they come."""
         self._last: Position | None = None
         """The last of these items, if it is of this run."""
+
+    @property
+    def logs(self) -> list[Log[Any]]:
+        """Nothing is recorded."""
+        return []
+
+    def begin(self) -> None:
+        """Let go of the links."""
+        self._links = []
 
     def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
         """Note how many children of the last item were received."""

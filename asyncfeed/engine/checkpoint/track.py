@@ -15,7 +15,7 @@ from asyncfeed.engine.checkpoint.merges import MergeStation
 from asyncfeed.engine.checkpoint.record import UnorderedRecord
 from asyncfeed.engine.checkpoint.stations import FlatStation, LinkStation, Root, SourceStation, Station
 from asyncfeed.engine.checkpoint.unordered import UnorderedStation
-from asyncfeed.engine.constants import TRACKED_EVENTS
+from asyncfeed.engine.constants import RECORDED_EVENTS, TRACKED_EVENTS
 from asyncfeed.engine.emitter import Link, TransformLink
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.provenance import Provenance
@@ -27,7 +27,7 @@ from asyncfeed.stages.steps import Chunk, Work
 
 def is_unordered(work: Work) -> bool:
     """Return whether each item has one result or none, which is sent as it comes."""
-    return not work.ordered and work.concurrency != 1 and work.shape != "flat"
+    return not work.ordered and work.shape != "flat"
 
 
 class Track:
@@ -90,10 +90,15 @@ class Track:
         if is_unordered(work):
             if record is not None and not self.refused:
                 self._add(UnorderedStation(self.last, record))
-        elif work.turns is not None or (work.concurrency != 1 and not work.ordered):
+        elif work.turns is not None or not work.ordered:
             self.refuse(f"{name} sends the elements of several items in turns, and cannot be saved yet")
         elif work.shape == "flat" and not self.refused:
             self._add(FlatStation(self.last, links))
+
+    def begin(self) -> None:
+        """Let go of all steps."""
+        for each in self.stations:
+            each.begin()
 
     def refuse(self, why: str) -> None:
         """Take no states of this run."""
@@ -109,7 +114,8 @@ class Track:
         if len(self._puts) + waiting > TRACKED_EVENTS and self._lock.acquire(blocking=False):
             try:
                 self._follow(gone()[0])
-                self._states()  # so stations forget labels that nobody needs
+                if not self.refused:
+                    self._states()  # so stations forget labels that nobody needs
             finally:
                 self._lock.release()
 
@@ -118,10 +124,11 @@ class Track:
 
         `epochs_left` says how many epochs of the last `repeat` the consumer has left, to their end or before.
         """
-        if self.refused:
-            raise StateError(self.refused)
         with self._lock:
-            self._follow(taken)
+            if not self.refused:
+                self._follow(taken)
+            if self.refused:
+                raise StateError(self.refused)
             passes = self._root.epochs.passes
             state: dict[str, Any] = {"run": self._run, "passes": passes}
             if epochs_left > self._epochs_left:  # the rest of an epoch may still be on its way
@@ -141,6 +148,12 @@ class Track:
 
     def _follow(self, taken: int) -> None:
         """Bring all stations to the place after `taken` items."""
+        if any(log.full for each in self.stations for log in each.logs):
+            self.refuse(f"no state: {RECORDED_EVENTS:,} chunks came to a stage, and nothing of them was delivered")
+            self._puts.clear()
+            for log in (log for each in self.stations for log in each.logs):
+                log.clear()
+            return
         ends, last = self._place
         puts = self._puts
         while puts and (left := taken - self._first) > 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncfeed.engine.checkpoint.record import UnorderedRecord
+from asyncfeed.engine.checkpoint.record import Log, UnorderedRecord
 from asyncfeed.engine.checkpoint.stations import Needs, Station, unique
 from asyncfeed.epoch_end import EpochEnd
 from asyncfeed.position import Position, Positions, canonical, equal, from_json, to_json
@@ -27,6 +27,14 @@ class UnorderedStation:
         self._came: Position | None = None
         """The last of these items since the last end."""
         self._moved = False
+
+    @property
+    def logs(self) -> list[Log[Any]]:
+        """What is recorded."""
+        return [self._record.came, self._record.left]
+
+    def begin(self) -> None:
+        """Do nothing: it refers to no step."""
 
     @property
     def waiting(self) -> int:
