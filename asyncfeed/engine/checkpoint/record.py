@@ -50,9 +50,9 @@ class Record:
 
     __slots__ = ("_algorithm", "events")
 
-    def __init__(self, algorithm: Algorithm, events: Log[Event] | None = None) -> None:
+    def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
-        self.events: Log[Event] = Log() if events is None else events
+        self.events: Log[Event] = Log()
 
     def note_items(self, items: list[Any], positions: Positions) -> None:
         """Note items that came."""

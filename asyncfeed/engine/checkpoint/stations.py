@@ -145,7 +145,8 @@ class LinkStation:
         self._root = root
         self._link: TransformLink | None = link
         self._name = name
-        self._record = link.record = Record(link.algorithm)
+        link.record = Record(link.algorithm)
+        self._events = link.record.events
         self._twin = _twin_of(link, link.algorithm.state())
         self._under_way: deque[Position] = deque()
         """The results that the twin has made and the consumer has not received."""
@@ -164,17 +165,16 @@ class LinkStation:
     @property
     def logs(self) -> list[Log[Any]]:
         """What is recorded."""
-        return [self._record.events]
+        return [self._events]
 
     def begin(self) -> None:
         """Let go of the algorithm, which holds items."""
         self._link = None
-        self._record = Record(self._twin.algorithm, self._record.events)
 
     @property
     def waiting(self) -> int:
         """Number of events that are recorded."""
-        return len(self._record.events) + len(self._labels) // CHUNK_ITEMS
+        return len(self._events) + len(self._labels) // CHUNK_ITEMS
 
     def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
         """Let the twin take in what the results up to a place were made of."""
@@ -201,7 +201,7 @@ class LinkStation:
     def _take(self) -> bool:
         """Let the twin take an event, and return whether it has items."""
         twin = self._twin
-        event = self._record.events.popleft()
+        event = self._events.popleft()
         if isinstance(event, Came):
             stand_in = twin.algorithm.stand_in
             count = len(event.positions)
