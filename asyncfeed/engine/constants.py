@@ -13,8 +13,8 @@ from typing import Final
 TRACKED_EVENTS: Final = 4096
 """Number of recorded chunks at which the records are brought to the consumer's place, which takes some ms."""
 RECORDED_EVENTS: Final = 1 << 17
-"""Maximum number of recorded chunks of a stage: about 30 MB. Fewer are between a stage and the consumer, but a later
-`filter` may leave out everything for a long time. Such a run has no state."""
+"""Maximum number of recorded chunks of a stage: about 30 MB. Fewer are between a stage and the consumer, but a
+later `filter` may leave out everything for a long time. Such a run has no state."""
 
 # -- chunks and queues
 
