@@ -70,3 +70,34 @@ def test_a_run_that_delivers_nothing_records_no_more_than_a_bound() -> None:
         with pytest.raises(af.StateError, match="delivered"):
             feed.state_dict()
         assert len(list(feed)) == 9
+
+
+@pytest.mark.parametrize("build", [
+    lambda rows: rows.scan(lambda total, batch: (total + 1, batch), 0),
+    lambda rows: rows.interleave(lambda batch: [batch], cycle=2),
+    lambda rows: rows.map(lambda batch: batch, ordered=False).interleave(lambda batch: [batch], cycle=2),
+])  # fmt: skip
+def test_a_pipeline_without_states_says_so_and_records_nothing(build: Any) -> None:
+    with build(af.items(range(10_000)).shuffle(buffer=10).batch(1)).open() as feed:
+        for _ in range(5000):
+            next(feed)
+        assert recorded(feed) == 0
+        with pytest.raises(af.StateError, match="scan|interleave"):
+            feed.state_dict()
+        assert len(list(feed)) == 5000
+
+
+def test_an_item_that_a_shard_repeats_is_delivered_once_more() -> None:
+    """One item is both the only one of a part, and the one that completes its last round."""
+    pipeline = af.items(range(3)).repeat(1).filter(lambda _: True).shard(0, 2)
+    for count in range(3):
+        with pipeline.open() as feed:
+            before = [next(feed) for _ in range(count)]
+            state = feed.state_dict()
+        assert before + list(pipeline.open(state=state)) == [0, 2]
+    pipeline = af.items(range(1)).repeat(1).filter(lambda _: True).shard(1, 2).repeat(2)
+    for count in range(3):
+        with pipeline.open() as feed:
+            before = [next(feed) for _ in range(count)]
+            state = feed.state_dict()
+        assert before + list(pipeline.open(state=state)) == [0, 0]

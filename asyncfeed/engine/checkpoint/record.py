@@ -26,10 +26,14 @@ class Log(deque[T]):
 
     def append(self, event: T) -> None:
         """Add an event."""
-        if len(self) < RECORDED_EVENTS:
+        if not self.full:
             super().append(event)
-        else:
-            self.full = True
+            self.full = len(self) > RECORDED_EVENTS
+
+    def close(self) -> None:
+        """Keep no events."""
+        self.full = True
+        self.clear()
 
 
 class Came(NamedTuple):

@@ -51,6 +51,8 @@ class Track:
         """The chunks that were put and not wholly followed."""
         self._first = 0
         """The number of the first item of these chunks."""
+        self._taken = 0
+        """Number of items that were followed."""
         self._place: tuple[int, Position | None] = 0, None
         self._epochs_left = 0
         """Number of epochs of the last `repeat` that were followed to their end."""
@@ -87,22 +89,28 @@ class Track:
 
     def add_work(self, work: Work, name: str, links: list[Link], record: UnorderedRecord | None) -> None:
         """Add the station of a function to the chain, if it needs one. `links` are those behind it."""
-        if is_unordered(work):
-            if record is not None and not self.refused:
-                self._add(UnorderedStation(self.last, record))
+        if record is not None:
+            self._add(UnorderedStation(self.last, record))
         elif work.turns is not None or not work.ordered:
             self.refuse(f"{name} sends the elements of several items in turns, and cannot be saved yet")
         elif work.shape == "flat" and not self.refused:
             self._add(FlatStation(self.last, links))
 
     def begin(self) -> None:
-        """Let go of all steps."""
+        """Let go of all steps. Record nothing if no state can be taken."""
         for each in self.stations:
             each.begin()
+        if self.refused:
+            self._close()
 
     def refuse(self, why: str) -> None:
         """Take no states of this run."""
         self.refused = self.refused or why
+
+    def _close(self) -> None:
+        self._puts.clear()
+        for log in (log for each in self.stations for log in each.logs):
+            log.close()
 
     def note_put(self, chunk: Chunk, gone: Callable[[], tuple[int, int]]) -> None:
         """Note a chunk that is put into the last queue. `gone` returns how many items left it, and epochs."""
@@ -150,9 +158,7 @@ class Track:
         """Bring all stations to the place after `taken` items."""
         if any(log.full for each in self.stations for log in each.logs):
             self.refuse(f"no state: {RECORDED_EVENTS:,} chunks came to a stage, and nothing of them was delivered")
-            self._puts.clear()
-            for log in (log for each in self.stations for log in each.logs):
-                log.clear()
+            self._close()
             return
         ends, last = self._place
         puts = self._puts
@@ -171,8 +177,9 @@ class Track:
                 self._epochs_left += boundary.ends(self._root.epochs.levels - 1)
             self._first += len(positions)
             puts.popleft()
-        if (ends, last) != self._place:
-            self._place = ends, last
+        self._place = ends, last
+        if taken > self._taken:  # not a comparison of places: the last round of a shard may repeat its item
+            self._taken = taken
             self.last.follow(ends, last)
 
     def resume(self, state: dict[str, Any]) -> None:
