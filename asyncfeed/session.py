@@ -61,6 +61,7 @@ class Session:
             "epoch": epoch,
             "by_epoch": epochs_of is not None,
             "state": None,
+            "received": None,
             "context": copy_context(),
         }
         if state is not None:
@@ -194,6 +195,16 @@ class Session:
         """Count for `stats` that a bridge took a slower path."""
         if self.run is not None:
             self.run.crossings.note(reason)
+
+    def acknowledge(self, received: int) -> None:
+        """Note how many items of this run the trainer behind a bridge has received. It never gets less.
+
+        A bridge that reads ahead calls this with 0 before the run begins. Then a state has what the trainer has
+        received, and not what the bridge has drawn.
+        """
+        self._options["received"] = received
+        if self.run is not None:
+            self.run.track.received = received
 
     def state(self) -> dict[str, Any]:
         """Return where the consumers are, as a checkpoint."""

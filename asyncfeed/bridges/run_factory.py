@@ -51,6 +51,10 @@ class OpenRun:
         """Return up to `most` items that are ready, with a total size of up to `nbytes`."""
         return self._session.take_ready(most, nbytes)
 
+    def acknowledge(self, received: int) -> None:
+        """Note how many items of this run the trainer has received: see `Session.acknowledge`."""
+        self._session.acknowledge(received)
+
     def note_slow(self, reason: str) -> None:
         """Count that items took a slower path, for `stats`."""
         self._session.note_slow(reason)

@@ -62,6 +62,7 @@ class Run:
         epoch: int = 0,
         by_epoch: bool = False,
         state: dict[str, Any] | None = None,
+        received: int | None = None,
         context: Context | None = None,
     ) -> None:
         self.loop = loop
@@ -91,6 +92,7 @@ class Run:
         self.steps, self.track = compile_steps(
             description, self, self.handoff, epoch, by_epoch=by_epoch, state=state
         )
+        self.track.received = received
         self.handoff.track = self.track
         if by_epoch:  # the last `repeat` has the highest level
             self.handoff.epoch_level = self.steps[-1].levels - 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
+from asyncfeed.feed import session_of
 from asyncfeed.state.envelope import seal, unseal
 from asyncfeed.state.fingerprint import fingerprint
 
@@ -117,3 +118,20 @@ def test_a_source_by_number_starts_far_away_at_once(build: Any) -> None:
         next(feed)
         assert feed.stats().batches == 1
     assert sum(rows.read.values()) < 10_000
+
+
+def test_a_state_has_what_a_trainer_acknowledged_and_not_what_its_bridge_drew() -> None:
+    train = af.items(range(10)).shuffle(buffer=4, seed=1).batch(2)
+    batches = [batch.tolist() for batch in train]
+    feed = train.open()
+    session = session_of(feed)
+    session.acknowledge(0)
+    with feed:
+        drawn = 0
+        for trained, ahead in ((0, 2), (1, 3), (1, 5), (4, 5), (5, 5)):
+            while drawn < ahead:
+                next(feed)
+                drawn += 1
+            session.acknowledge(trained)
+            with train.open(state=feed.state_dict()) as rest:
+                assert [batch.tolist() for batch in rest] == batches[trained:]

@@ -45,6 +45,8 @@ class Track:
         """The station at which this chain begins."""
         self.refused = ""
         """Why no state can be taken. Empty if one can."""
+        self.received: int | None = None
+        """Number of items that the trainer behind a bridge has received. None if what was taken was received."""
         self._run = run
         """The number of earlier runs."""
         self._puts: deque[tuple[Positions, EpochEnd | None]] = deque()
@@ -160,6 +162,8 @@ class Track:
             self.refuse(f"no state: {RECORDED_EVENTS:,} chunks came to a stage, and nothing of them was delivered")
             self._close()
             return
+        if self.received is not None:
+            taken = min(taken, self.received)
         ends, last = self._place
         puts = self._puts
         while puts and (left := taken - self._first) > 0:
