@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from asyncfeed.formats.text import json, text
     from asyncfeed.formats.tfrecord import tfrecord
     from asyncfeed.image_source import image_folder
+    from asyncfeed.state.merging import merge_states
     from asyncfeed.stats import FeedStats
     from asyncfeed.threadsafety import threadsafe, threadsafe_generator
 
@@ -101,6 +102,7 @@ __all__ = [
     "lines",
     "litdata",
     "mds",
+    "merge_states",
     "mix",
     "npy",
     "npz",
@@ -138,6 +140,7 @@ _LATER = {
     "lines": "asyncfeed.formats.lines",
     "litdata": "asyncfeed.formats.litdata",
     "mds": "asyncfeed.formats.mds",
+    "merge_states": "asyncfeed.state.merging",
     "npy": "asyncfeed.formats.npy",
     "npz": "asyncfeed.formats.npz",
     "parquet": "asyncfeed.formats.parquet",

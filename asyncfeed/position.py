@@ -154,6 +154,21 @@ def canonical(position: Position) -> Position:
     return tuple(map(canonical, position)) if isinstance(position, Sequence) else int(position)
 
 
+def renumbered(position: Position, old: int, new: int) -> Position:
+    """Return a position in a stream whose epochs have `new` numbers in place of `old`.
+
+    >>> renumbered([(17, 0), 4], 10, 100)
+    [(107, 0), 4]
+    """
+    if isinstance(position, tuple) and position:
+        parent, number = position
+        return renumbered(parent, old, new), number
+    if isinstance(position, Sequence):
+        return [renumbered(each, old, new) for each in position]
+    epoch, ordinal = divmod(int(position), old)
+    return epoch * new + ordinal
+
+
 # -- in checkpoints
 
 MOST = 1 << 24

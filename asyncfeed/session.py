@@ -10,6 +10,7 @@ import asyncio
 import threading
 import weakref
 from contextvars import copy_context
+from dataclasses import asdict
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -215,21 +216,42 @@ class Session:
             body = options["state"] or {"run": options["epoch"]}
         from asyncfeed.state.envelope import seal  # noqa: PLC0415 - see engine/ready.py
 
-        return seal(self._known(), {**body, "by epoch": options["by_epoch"]})
+        return seal(self._known(), {**body, "by epoch": options["by_epoch"], **self._part(body)})
+
+    def _part(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return which part of a whole the pipeline is, for `merge_states`."""
+        from asyncfeed.stages.rest import Place, place_of_shard  # noqa: PLC0415 - see engine/ready.py
+
+        place = own = place_of_shard(self._described.stages)
+        rest = body if "parts" in body else body.get("rest")
+        if place is None and rest:
+            place = Place(0, 1, rest["stage"], rest["uneven"])
+        return {} if place is None else {"part": {**asdict(place), "has shard": own is not None}}
 
     def load(self, state: object) -> int:
         """Begin the run from a state, and return how many epochs were left. Raise if it has begun."""
         if self.run is not None:
             raise StateError("the feed has begun: load a state before the first batch is drawn")
-        from asyncfeed.state.envelope import unseal  # noqa: PLC0415 - see engine/ready.py
+        from asyncfeed.stages.rest import place_of_shard  # noqa: PLC0415 - see engine/ready.py
+        from asyncfeed.state.envelope import opened, unseal  # noqa: PLC0415
+        from asyncfeed.state.merging import check_shard, is_merged, passes_left, whole  # noqa: PLC0415
 
-        body = dict(unseal(state, self._known()))
+        found = opened(state)
+        place = place_of_shard(self._described.stages)
+        merged = is_merged(found["body"]) and "part" not in found["body"]
+        known = self._known()
+        if merged:
+            stage = found["body"].get("stage") if place is None else place.stage
+            known = whole(known.parts, stage, has_shard=place is not None)
+        body = dict(unseal(found, known))
+        if merged and place is not None:
+            check_shard(body, place.stage, place.uneven)
+        body.pop("part", None)
         by_epoch = body.pop("by epoch", None)
         if by_epoch is not self._options["by_epoch"]:
             raise StateError("epochs(state=...) takes the states of epochs(...), and open(state=...) all others")
         self._options["state"] = body
-        passes = body.get("passes")
-        return int(passes[-1]) if by_epoch and passes else 0
+        return passes_left(body) if by_epoch else 0
 
     @property
     def first_run(self) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from asyncfeed.engine.checkpoint.gates import FlatGate, LinkGate
+from asyncfeed.engine.checkpoint.gates import FlatGate, LinkGate, RestGate
 from asyncfeed.engine.checkpoint.record import Record, UnorderedRecord
 from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.limits.budget import Account, Budget
@@ -76,19 +76,21 @@ class Watch:
     """Fails the stream if a pass of an endless `repeat` has no items, because such a run would never end.
 
     It is placed after the `repeat` of this `level`. A pass may be empty if `unwanted` says that a later stage cut
-    it short. The first pass of a run that `resumes` may be empty, too: its items were received before.
+    it short. The first passes of a run that resumes may be empty, too, because their items were received before:
+    `resumes` of them.
     """
 
-    __slots__ = ("_came", "_ended", "_unwanted", "_what", "level")
+    __slots__ = ("_came", "_ended", "_resumes", "_unwanted", "_what", "level")
 
     def __init__(
-        self, what: str, level: int, levels: int, unwanted: Callable[[EpochsEnded], bool], *, resumes: bool
+        self, what: str, level: int, levels: int, unwanted: Callable[[EpochsEnded], bool], *, resumes: int
     ) -> None:
         self.level = level
         self._what = what
         self._unwanted = unwanted
         self._ended = EpochsEnded(levels)
-        self._came = resumes
+        self._came = resumes > 0
+        self._resumes = resumes
 
     def look(self, chunk: Chunk) -> Chunk:
         """Return the chunk, or a failure in place of it."""
@@ -100,14 +102,15 @@ class Watch:
         stuck = boundary.depth == self.level and not self._came and not self._unwanted(self._ended)
         self._ended.note(boundary)
         if boundary.ends(self.level):  # any other boundary ends an epoch inside the pass
-            self._came = False
+            self._resumes -= 1
+            self._came = self._resumes > 0
         if not stuck:
             return chunk
         error = PipelineError(f"{self._what} has no items, so repeat() would never end")
         return Chunk([], (), failure=Failure(error, "repeat()", "none", None, 0), nbytes=chunk.nbytes)
 
 
-Link = TransformLink | Watch | FlatGate | UnorderedRecord
+Link = TransformLink | Watch | FlatGate | RestGate | UnorderedRecord
 
 
 class Emitter:

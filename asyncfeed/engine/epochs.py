@@ -59,6 +59,23 @@ class EpochCounter:
         self._passes = list(passes)
         self._count()
 
+    def weight(self, level: int) -> int:
+        """Return how many numbers an epoch of this level has."""
+        return self._weights[level]
+
+    def passes_before(self, number: int) -> list[int]:
+        """Return the passes after which the epoch with this number begins, for `resume`.
+
+        >>> EpochCounter([3, 2, None]).passes_before(17)
+        [2, 1, 2]
+        """
+        left = number - self._base
+        passes = []
+        for count in self._repeats[:-1]:
+            left, ended = divmod(left, ENDLESS if count is None else count)
+            passes.append(ended)
+        return [*passes, left] if self._repeats else []
+
     def copy(self) -> EpochCounter:
         """Return a copy that counts on by itself."""
         same = EpochCounter(self._repeats)

@@ -18,6 +18,7 @@ import asyncfeed.stages.fetch
 import asyncfeed.stages.load_batch
 import asyncfeed.state.envelope
 import asyncfeed.state.fingerprint
+import asyncfeed.state.merging
 from asyncfeed.machine import usable_cores, usable_memory
 
 __all__ = ["asyncfeed", "numpy", "optree"]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from asyncfeed.engine.channel import Channel
 from asyncfeed.engine.checkpoint.merges import InputRecord, MergeRecord, MergeStation
 from asyncfeed.engine.checkpoint.record import UnorderedRecord
+from asyncfeed.engine.checkpoint.rests import RestOfRun, rest_of
 from asyncfeed.engine.checkpoint.track import Track, is_unordered
 from asyncfeed.engine.constants import CHUNK_ITEMS, PREFETCH_BATCHES, PREFETCH_SAMPLES
 from asyncfeed.engine.emitter import Emitter, Link, Sink, TransformLink, Watch
@@ -70,21 +71,27 @@ def compile_steps(
     *,
     by_epoch: bool = False,
     state: dict[str, Any] | None = None,
+    begins: bool = True,
 ) -> tuple[list[Step], Track]:
     """Return the steps that run a description, the first that draws first; the last sends to `sink`.
 
     `run` says how many runs went before: the epochs are counted on from theirs. With `by_epoch` they were passes
     of the last `repeat`, and the run goes on with the next pass. With a `state`, the run goes on from there. The
-    track that is returned takes states.
+    track that is returned takes states. If it does not begin, one may look at what the state says.
     """
     if state is not None:
         run = state["run"]
     endless = is_endless(description.source, description.stages)
-    compiler = _Compiler(context, run, endless, by_epoch=by_epoch, resumes=state is not None)
-    last, _ = compiler.branch(description, (), trailing=True)
+    rest = None if state is None else rest_of(description, state)
+    resumes = int(state is not None) if rest is None else 1 + rest.epochs
+    compiler = _Compiler(context, run, endless, by_epoch=by_epoch, resumes=resumes)
+    last, _ = compiler.branch(description if rest is None else rest.description, (), rest, trailing=True)
     if state is not None:
         compiler.track.resume(state)
-    compiler.track.begin()
+    if rest is not None:
+        rest.leave_out(compiler.track)
+    if begins:
+        compiler.track.begin()
     compiler.close(last, sink)
     for depth, step in enumerate(compiler.steps):
         step.depth = depth
@@ -99,7 +106,7 @@ def executor_of(work: Work) -> type[Executor]:
 
 
 class _Compiler:
-    def __init__(self, context: RunContext, run: int, endless: bool, *, by_epoch: bool, resumes: bool) -> None:
+    def __init__(self, context: RunContext, run: int, endless: bool, *, by_epoch: bool, resumes: int) -> None:
         self._context = context
         self._budget: Budget | Account = context.budget
         """What the steps that are added charge to."""
@@ -107,16 +114,23 @@ class _Compiler:
         self._endless = endless
         self._by_epoch = by_epoch
         self._resumes = resumes
+        """Number of epochs that may be empty, because their items were received before."""
         self.steps: list[Step] = []
         self.track = Track(run)
         self._links: list[Link] = []
 
     def branch(
-        self, description: Description, outer: Sequence[int | None], *, trailing: bool = False
+        self,
+        description: Description,
+        outer: Sequence[int | None],
+        rest: RestOfRun | None = None,
+        *,
+        trailing: bool = False,
     ) -> tuple[Step, int]:
         """Add the steps of one pipeline; return its last, which is still open, and how many `repeat`s it has."""
         arranged = arrange(description.stages)
-        indexed, folded, stages = reached(description.source, arranged)
+        arranged, again = (arranged, None) if rest is None else rest.prepare(arranged)
+        indexed, folded, stages = reached(description.source, arranged, again)
         above = [str(description.source), *map(str, arranged[:folded])]
         if trailing and stages and stages[-1].is_queue:
             stages.pop()  # the handoff's own bound
@@ -127,13 +141,14 @@ class _Compiler:
         spec = StepSpec(str(description.source), self._context, levels, Provenance(None, None))
         step: Step
         if indexed is not None:
-            numbers = numbering(description.source, arranged[:folded], indexed)
+            numbers = again or numbering(description.source, arranged[:folded], indexed)
             spec = replace(spec, provenance=Provenance(numbers.size, numbers.name))
             station = self.track.add_source(self._epochs(repeats), spec.provenance, numbers.place)
             step = IndexedSource(spec, station, indexed, numbers)
         else:
             step = self._stream(description.source, spec, repeats, first_place(arranged[:folded]))
         self._open(step)
+        self.track.note_shard(arranged[:folded])
         level = 0
         unit = 1  # queues of batches are shorter
         for node, steps in planned:
@@ -160,6 +175,7 @@ class _Compiler:
                             what = ".".join(above)
                             self._links.append(Watch(what, level, levels, step.skips, resumes=self._resumes))
                         level += 1
+            self.track.note_shard([node])
             unit = unit * gathers or 1
             if not node.hidden:
                 above.append(str(node))

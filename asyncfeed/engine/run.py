@@ -29,6 +29,7 @@ from asyncfeed.engine.handoff import Handoff
 from asyncfeed.engine.held import Held
 from asyncfeed.engine.limits.budget import Budget
 from asyncfeed.engine.limits.demand import Shown
+from asyncfeed.engine.merged import unmerged
 from asyncfeed.engine.operators.step import Step
 from asyncfeed.engine.plan import Description, compile_steps, prefetched
 from asyncfeed.engine.processes.stage import Processes
@@ -89,6 +90,8 @@ class Run:
         self.handoff = Handoff(room, loop, self.budget, fixed=fixed)
         self.budget.freed = self.handoff.freed
         self.steps: list[Step]
+        if state is not None:
+            state = unmerged(description, self, self.handoff, state, by_epoch=by_epoch)
         self.steps, self.track = compile_steps(
             description, self, self.handoff, epoch, by_epoch=by_epoch, state=state
         )

@@ -41,6 +41,8 @@ class Node:
     """Whether it counts items. Then it must run after items that could not be read are left out."""
     begins_epochs: ClassVar[bool] = False
     """Whether the stages before it see several epochs, and the stages after it see one stream."""
+    shards: ClassVar[bool] = False
+    """Whether it deals out the items to several processes."""
     is_queue: ClassVar[bool] = False
     """Whether it only holds items that wait."""
     absorbed_over_queues: ClassVar[bool] = False
@@ -57,6 +59,9 @@ class Node:
     tuning: ClassVar[tuple[str, ...]] = ()
     """The fields that decide neither which items come nor in which order, such as `concurrency`. A saved state
     fits whatever they are. All other fields that are compared count."""
+    regroups: ClassVar[tuple[str, ...]] = ()
+    """The fields that decide only which items go together, such as the size of a batch. Behind `shard`, merged
+    states fit whatever they are: each number of processes has its own size of batches."""
     only_tunes: ClassVar[bool] = False
     """Whether the stage decides nothing of this: the same items come without it. A saved state fits both."""
 

@@ -35,6 +35,7 @@ class Batch(Node):
     functions: ClassVar[tuple[str, ...]] = ("collate",)
     absorbed_over_queues: ClassVar[bool] = True
     makes_items: ClassVar[bool] = True
+    regroups: ClassVar[tuple[str, ...]] = ("size",)
 
     def __post_init__(self) -> None:
         check_count("batch", "size", self.size, 1)
@@ -93,6 +94,8 @@ def _check_timeout(timeout: object, drop_remainder: bool) -> None:
 
 class Group(Algorithm):
     """Cuts a stream into lists of `size` items; the position of a list is that of each of its items."""
+
+    starts_anywhere = True
 
     def __init__(self, size: int, drop_remainder: bool = False) -> None:
         self._size = size

@@ -119,6 +119,7 @@ class GroupByLength(Algorithm):
     """Collects pairs (length, item) in a list for each bucket, and returns each list when it is full."""
 
     looks = True
+    starts_anywhere = True
 
     def __init__(self, boundaries: Sequence[int], sizes: Sequence[int], drop_remainder: bool = False) -> None:
         self._boundaries = boundaries

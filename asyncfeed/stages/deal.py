@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from asyncfeed.position import Positions, join
+from asyncfeed.position import Position, Positions, join
 from asyncfeed.stages.steps import Algorithm, Held
 
 
@@ -124,3 +125,59 @@ class Deal(Algorithm):
             own += items[low:high]
             places = join(places, positions[low:high])
         return own, places
+
+
+class Received(Protocol):
+    """What other processes have received of an epoch."""
+
+    def has(self, number: int, position: Position) -> bool:
+        """Return whether the item with this number, at this position, was received."""
+        ...
+
+
+class LeftByOthers(Protocol):
+    """What other processes have left of the epochs of a stream: see `merge_states`."""
+
+    def of(self, epoch: int) -> Sequence[Received]:
+        """Return what was received of an epoch. Each numbers the items that those before it have left."""
+        ...
+
+
+class DealRest(Deal):
+    """Deals out what other processes have left of the first epochs, and then everything."""
+
+    def __init__(self, dealing: Dealing, left: LeftByOthers) -> None:
+        super().__init__(dealing)
+        self._left = left
+        self.begin(0)
+
+    def begin(self, epoch: int) -> None:
+        """Begin the epoch with this number."""
+        self._received = self._left.of(epoch)
+        self._came = [0] * len(self._received)
+        """Number of items that each of these has numbered."""
+
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
+        """Return the items of the part that nobody has received."""
+        if self._received:
+            kept = [place for place, position in enumerate(positions) if self._is_left(position)]
+            items, positions = [items[place] for place in kept], [positions[place] for place in kept]
+        return super().push(items, positions)
+
+    def _is_left(self, position: Position) -> bool:
+        for layer, received in enumerate(self._received):
+            self._came[layer] += 1
+            if received.has(self._came[layer] - 1, position):
+                return False
+        return True
+
+    def state(self) -> Held:
+        """Return the same, and how many items were numbered."""
+        held = super().state()
+        held.numbers["came"] = self._came.copy()
+        return held
+
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        super().restore(held)
+        self._came = list(held.numbers.get("came", self._came))

@@ -75,7 +75,7 @@ class Strided:
     def __init__(self, upstream: Indexed, part: Part, blocks: int) -> None:
         self.on_thread = upstream.on_thread
         self.part = part
-        self._upstream = upstream
+        self.whole = upstream
         self._length = part.length(blocks)
 
     def __len__(self) -> int:
@@ -85,11 +85,11 @@ class Strided:
         """Return the items at these places of the part."""
         wide = self.part.places(places)
         # A single place as a range without steps: a shuffle looks it up in a block of places that it keeps.
-        return self._upstream.pick(epoch, range(wide[0], wide[0] + 1) if len(wide) == 1 else wide)
+        return self.whole.pick(epoch, range(wide[0], wide[0] + 1) if len(wide) == 1 else wide)
 
     def key(self, epoch: int, place: int) -> str:
         """Return the name of the item at this place of the part."""
-        return self._upstream.key(epoch, self.part.places([place])[0])
+        return self.whole.key(epoch, self.part.places([place])[0])
 
 
 class Numbering:
@@ -102,13 +102,21 @@ class Numbering:
         """Number of ordinals in an epoch."""
         self._indexed = indexed
 
-    def ordinals(self, places: Sequence[int]) -> Sequence[int]:
+    def length(self, epoch: int) -> int:
+        """Return the number of items of an epoch."""
+        return len(self._indexed)
+
+    def ordinals(self, places: Sequence[int], epoch: int = 0) -> Sequence[int]:
         """Return the ordinals of the items at these places."""
         return strided(places, self.number, self.count)
 
-    def place(self, ordinal: int) -> int:
+    def place(self, ordinal: int, epoch: int = 0) -> int:
         """Return the place of the item with this ordinal."""
         return ordinal // self.count
+
+    def part_of(self, ordinal: int) -> int:
+        """Return the number of the part that has the item with this ordinal."""
+        return ordinal % self.count
 
     def name(self, epoch: int, ordinal: int) -> str:
         """Return the name of the item with this ordinal."""
@@ -133,13 +141,17 @@ class NumberingOfPart(Numbering):
         self._whole = whole
         self._part = part
 
-    def ordinals(self, places: Sequence[int]) -> Sequence[int]:
+    def ordinals(self, places: Sequence[int], epoch: int = 0) -> Sequence[int]:
         """Return the ordinals of the items at these places of the part."""
         return self._whole.ordinals(self._part.places(places))
 
-    def place(self, ordinal: int) -> int:
+    def place(self, ordinal: int, epoch: int = 0) -> int:
         """Return the place in the part of the item with this ordinal."""
         return self._part.place(self._whole.place(ordinal))
+
+    def part_of(self, ordinal: int) -> int:
+        """Return the number of the part that has the item with this ordinal."""
+        return self._whole.place(ordinal) // self._part.block % self._part.count
 
     def name(self, epoch: int, ordinal: int) -> str:
         """Return the name of the item with this ordinal in the whole."""

@@ -86,6 +86,7 @@ class FirstFit(Algorithm):
     """
 
     looks = True
+    starts_anywhere = True
 
     def __init__(self, size: int, bins: int, *, cut: bool = False) -> None:
         self._size = size

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
 from asyncfeed.stages.base import Node, Source, check_count
-from asyncfeed.stages.deal import Deal, Dealing
+from asyncfeed.stages.deal import Deal, Dealing, DealRest, LeftByOthers
 from asyncfeed.stages.numbering import Part, Strided
 from asyncfeed.stages.steps import Indexed, Step, Timed, Work, leaves_out
 from asyncfeed.stages.together import arrange, fold, is_endless, keeps_places, least_items, whole_blocks
@@ -28,6 +28,8 @@ class Shard(Node):
     uneven: Uneven = "pad"
     no_end: bool = field(default=False, repr=False, compare=False)
     """Whether the items have no end. Then no item is kept for a last round."""
+    left: LeftByOthers | None = field(default=None, repr=False, compare=False)
+    """What other processes have left of the first epochs, if the items are a stream."""
     block: int = field(default=1, repr=False, compare=False)
     """How many items by number make one of those that are dealt out. Whole blocks are then dealt out by number."""
     least: int = field(default=1, repr=False, compare=False)
@@ -37,6 +39,7 @@ class Shard(Node):
     positional: ClassVar[tuple[str, ...]] = ("number", "count")
     arranges: ClassVar[bool] = True
     counts: ClassVar[bool] = True
+    shards: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("shard", "count", self.count, 1)
@@ -79,7 +82,8 @@ class Shard(Node):
         """Return the step that deals out the items of a stream."""
         even = self.count if self.uneven == "drop" else 1
         pad = self.uneven == "pad" and not self.no_end
-        return [Deal(Dealing(self.number, self.count, even=even, pad=pad))]
+        dealing = Dealing(self.number, self.count, even=even, pad=pad)
+        return [Deal(dealing) if self.left is None else DealRest(dealing, self.left)]
 
     def may_precede(self, other: Node) -> bool:
         """Return whether it may run before a stage that it follows, so that the items of other parts are not read.

@@ -155,6 +155,8 @@ class BufferShuffle(Algorithm):
     come early by at most the size of the buffer. At the end of an epoch the buffer is emptied in a random order.
     """
 
+    starts_anywhere = True
+
     def __init__(self, size: int, seed: int, *, reshuffle: bool = True) -> None:
         self._size = size
         self._seed = seed

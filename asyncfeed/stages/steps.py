@@ -94,6 +94,9 @@ class Algorithm:
     """Whether `push` looks at the items."""
     labels = False
     """Whether a result cannot be told from its items alone: it has a label, too."""
+    starts_anywhere = False
+    """Whether each item goes into one result at most, and no result depends on items before it. Then another
+    process may begin with any items that have gone into no result."""
 
     @property
     def held(self) -> int:

@@ -63,14 +63,18 @@ def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tupl
     return indexed, ()
 
 
-def reached(source: Source, stages: Sequence[Node]) -> tuple[Indexed | None, int, list[Node]]:
+def reached(
+    source: Source, stages: Sequence[Node], instead: Indexed | None = None
+) -> tuple[Indexed | None, int, list[Node]]:
     """Return the result of `fold`, the number of folded stages, and the remaining stages as the engine runs them.
 
     If picking an item calls the user's code, the source picks the numbers of the places, and one more stage reads
     the items. If the source can only be iterated, stages that leave out its first items are folded, and the source
-    is opened after these items (`first_place`).
+    is opened after these items (`first_place`). If some items by number are given, they are returned `instead`.
     """
     indexed, rest = fold(source, stages)
+    if instead is not None:
+        indexed = instead
     if indexed is None and not source.inputs:
         rest = list(dropwhile(_leaves_out_first, stages))
     folded = len(stages) - len(rest)

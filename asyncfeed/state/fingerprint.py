@@ -34,7 +34,8 @@ class Part(NamedTuple):
     text: str
     """The call that makes it, as the user wrote it. It does not count."""
     digest: str
-    """Stands for all that decides its data."""
+    """Stands for all that decides its data. Behind a dot, the same without what only decides which items go
+    together, if there is something like this."""
     holds: str
     """How many items a source has, such as "1,000 files". Empty if that is not known, and for stages."""
 
@@ -48,7 +49,7 @@ class Fingerprint:
     @property
     def value(self) -> str:
         """Stands for all parts: 32 hexadecimal digits."""
-        text = json.dumps([[each.where, each.digest] for each in self.parts])
+        text = json.dumps([[each.where, each.digest.partition(".")[0]] for each in self.parts])
         return sha256(text.encode()).hexdigest()[:32]
 
 
@@ -78,7 +79,11 @@ def _parts(source: Source, stages: Sequence[Node], prefix: str) -> Iterator[Part
 def _digest(node: Node, inputs: tuple[object, ...]) -> str:
     # Each field for itself: a long one may use up what is looked at.
     found = {name: Describer(inputs).describe(value) for name, value in node.deciding().items()}
-    return digest(json.dumps([node.method, found], sort_keys=True).encode())
+    each_alone = {name: value for name, value in found.items() if name not in node.regroups}
+    whole, without = (
+        digest(json.dumps([node.method, its], sort_keys=True).encode()) for its in (found, each_alone)
+    )
+    return f"{whole}.{without}" if node.regroups else whole
 
 
 def _holds(source: Source) -> str:

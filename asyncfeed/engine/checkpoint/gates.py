@@ -9,7 +9,7 @@ not held, and, after `RESTORED`, those that were received.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from asyncfeed.epoch_end import RESTORED
 from asyncfeed.errors import StateError
@@ -98,3 +98,40 @@ class FlatGate:
             return canonical(position) in self._wanted
         parent, number = child_of(position)
         return number >= self._received.get(canonical(parent), 0)
+
+
+class FlatLeft(NamedTuple):
+    """What was received of the children of some items."""
+
+    begun: list[Position]
+    """Items of which the first children were received."""
+    received: list[int]
+    """How many of each."""
+    held: list[Position]
+    """Children that later stages held. All other children of their parents were received, unless a parent has
+    begun."""
+
+
+class RestGate:
+    """Drops the children that other processes have received."""
+
+    def __init__(self, left: FlatLeft) -> None:
+        self._received = dict(zip(map(canonical, left.begun), left.received, strict=True))
+        self._held = set(map(canonical, left.held))
+        self._ended = {canonical(child_of(each)[0]) for each in left.held} - self._received.keys()
+
+    def look(self, chunk: Chunk) -> Chunk:
+        """Return the chunk without these children."""
+        kept = [place for place, position in enumerate(chunk.positions) if self._keeps(position)]
+        if len(kept) == len(chunk.items):
+            return chunk
+        nbytes = chunk.nbytes  # the bytes of dropped children go with the others
+        items, positions = [chunk.items[each] for each in kept], [chunk.positions[each] for each in kept]
+        return Chunk(items, positions, chunk.boundary, chunk.failure, nbytes)
+
+    def _keeps(self, position: Position) -> bool:
+        if canonical(position) in self._held:
+            return True
+        parent, number = child_of(position)
+        parent = canonical(parent)
+        return parent not in self._ended and number >= self._received.get(parent, 0)

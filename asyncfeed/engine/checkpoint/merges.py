@@ -92,8 +92,10 @@ class MergeRecord:
     def __init__(self, inputs: Sequence[InputRecord]) -> None:
         self.inputs = inputs
         self.events: Log[Took | EpochEnd] = Log()
+        self.passes: list[int] | None = None
+        """The passes after which the merge goes on. None if it begins."""
         self.state: dict[str, Any] | None = None
-        """The state from which the merge goes on."""
+        """The state from which the merge goes on. None if it goes on at the start of an epoch."""
         self.labels: dict[int, list[Any]] = {}
         """What the items that later stages held were made of: an input's number, or -1, and positions."""
         self.wanted: list[Position] = []
@@ -105,12 +107,14 @@ class MergeRecord:
 class MergeStation:
     """A merge. Its choice is at the consumer's place."""
 
+    refuses_rest = ""
+
     def __init__(
         self, record: MergeRecord, epochs: EpochCounter, provenance: Provenance, choice: Choice | None
     ) -> None:
         self.epochs = epochs
         self._record = record
-        self._provenance = provenance
+        self.provenance = provenance
         self._choice = choice
         """A second instance of the choice. None if one item of each input is taken."""
         if choice is not None:
@@ -145,7 +149,7 @@ class MergeStation:
                 self._pass_end(event)
             else:
                 self._take(event)
-        start = self._provenance.start(self.epochs.number)
+        start = self.provenance.start(self.epochs.number)
         target = 0 if last is None else first_number(last) - start + 1
         self._open = [last] if keep and last is not None else []
         while self._sent < target:
@@ -172,7 +176,7 @@ class MergeStation:
             assert choice is not None
             choice.took(count)
             columns = [inputs[which].take(count)]
-        start = self._provenance.start(self.epochs.number) + self._sent
+        start = self.provenance.start(self.epochs.number) + self._sent
         for number, row in enumerate(zip(*columns, strict=True), start):
             self._labels[number] = [which, *row]
         self._sent += count
@@ -202,6 +206,7 @@ class MergeStation:
         """Note where the merge goes on."""
         if self._choice is not None:
             self._choice.begin(self.epochs.number)
+        self._record.passes = self.epochs.passes
         if not state:
             return [(each.station, []) for each in self._record.inputs]
         self._sent = state["sent"]

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Any, Protocol
 
-from asyncfeed.engine.checkpoint.gates import FlatGate, LinkGate
+from asyncfeed.engine.checkpoint.gates import FlatGate, FlatLeft, LinkGate, RestGate
 from asyncfeed.engine.checkpoint.record import CUT, Came, Log, Record
 from asyncfeed.engine.constants import CHUNK_ITEMS
 from asyncfeed.engine.emitter import Link, TransformLink
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.epoch_end import EpochEnd
+from asyncfeed.errors import StateError
 from asyncfeed.position import (
     NOWHERE,
     Position,
@@ -39,6 +40,10 @@ from asyncfeed.stages.steps import Held
 
 Needs = list[tuple["Station", list[Position]]]
 """The items that must come again from each of the stations before one."""
+GROUPS_APART = (
+    "a state was taken in the middle of a batch that flat_map or unbatch takes apart. Other processes make other "
+    "batches, and do not know which part of them was received: put shard behind that stage, or leave out the batch"
+)
 
 
 class Root(Protocol):
@@ -46,6 +51,8 @@ class Root(Protocol):
 
     epochs: EpochCounter
     """The epoch at the consumer's place."""
+    provenance: Provenance
+    """The provenance of the items."""
 
 
 class Station(Protocol):
@@ -80,15 +87,22 @@ class Station(Protocol):
         """About how many chunks are recorded."""
         ...
 
+    @property
+    def refuses_rest(self) -> str:
+        """Why nobody else can do the rest of its work. Empty if other processes can."""
+        ...
+
 
 class SourceStation:
     """A source. It has sent everything up to an ordinal."""
 
+    refuses_rest = ""
+
     def __init__(
-        self, epochs: EpochCounter, provenance: Provenance, place_of: Callable[[int], int] | None
+        self, epochs: EpochCounter, provenance: Provenance, place_of: Callable[[int, int], int] | None
     ) -> None:
         self.epochs = epochs
-        self._provenance = provenance
+        self.provenance = provenance
         self._place_of = place_of
         self.resumes = False
         """Whether the source begins where the state says, and sends what stages held."""
@@ -121,8 +135,13 @@ class SourceStation:
         self.next = None
         if last is not None:
             number = first_number(last)
-            ordinal = number - self._provenance.start(self._provenance.epoch(number))
-            self.next = (ordinal if self._place_of is None else self._place_of(ordinal)) + (not keep)
+            self.next = self.place(number) + (not keep)
+
+    def place(self, number: int) -> int:
+        """Return the place of an item in its epoch."""
+        epoch = self.provenance.epoch(number)
+        ordinal = number - self.provenance.start(epoch)
+        return ordinal if self._place_of is None else self._place_of(ordinal, epoch)
 
     def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
         """Return the epoch, and the place of the next item."""
@@ -145,6 +164,7 @@ class LinkStation:
         self._root = root
         self._link: TransformLink | None = link
         self._name = name
+        self.level = link.level
         link.record = Record(link.algorithm)
         self._events = link.record.events
         self._twin = _twin_of(link, link.algorithm.state())
@@ -161,6 +181,17 @@ class LinkStation:
         self._ends = 0
         self._last: Position | None = None
         """The last item that the twin took in since the last end."""
+
+    @property
+    def refuses_rest(self) -> str:
+        """Why nobody else can do the rest of its work: another process does not know what came before."""
+        return "" if self._twin.algorithm.starts_anywhere else f"{self._name} depends on the items before"
+
+    def left(self, wanted: list[Position]) -> tuple[int, dict[str, Any], list[Position]]:
+        """Return the epoch of a state, its numbers, and all that came and was not received."""
+        held = self._twin.algorithm.state()
+        own = [each for each in held.positions if each != NOWHERE]
+        return self._twin.epochs.number, held.numbers, unique([*own, *self._under_way, *wanted])
 
     @property
     def logs(self) -> list[Log[Any]]:
@@ -287,6 +318,7 @@ class FlatStation:
     """A `flat_map`: its items have children."""
 
     waiting = 0
+    refuses_rest = ""
 
     def __init__(self, before: Station, links: list[Link]) -> None:
         self._before = before
@@ -339,6 +371,17 @@ class FlatStation:
         if state:
             self._links.insert(0, FlatGate(wanted, {canonical(each): received for each, received in pairs}))
         return self._needs(wanted)
+
+    def left(self, wanted: list[Position]) -> FlatLeft:
+        """Return what was received of the children of a state."""
+        begun = list(self._begun.values())
+        if any(isinstance(parent, list | range) for parent, _ in begun):
+            raise StateError(GROUPS_APART)
+        return FlatLeft([parent for parent, _ in begun], [received for _, received in begun], wanted)
+
+    def leave_out(self, received: FlatLeft) -> None:
+        """Send no children that other processes have received."""
+        self._links.insert(0, RestGate(received))
 
     def _needs(self, wanted: list[Position]) -> Needs:
         return [(self._before, unique(child_of(each)[0] for each in wanted))]

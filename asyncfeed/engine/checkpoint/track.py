@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncfeed.engine.checkpoint.merges import MergeStation
@@ -22,6 +22,7 @@ from asyncfeed.engine.provenance import Provenance
 from asyncfeed.epoch_end import RESTORED, EpochEnd
 from asyncfeed.errors import StateError
 from asyncfeed.position import Position, Positions
+from asyncfeed.stages.base import Node
 from asyncfeed.stages.steps import Chunk, Work
 
 
@@ -41,12 +42,18 @@ class Track:
         """The stations: each after those before it."""
         self.last: Station
         """The last station of the chain that is being built. In the end, that of the whole run."""
-        self._root: Root
+        self.root: Root
         """The station at which this chain begins."""
         self.refused = ""
         """Why no state can be taken. Empty if one can."""
         self.received: int | None = None
         """Number of items that the trainer behind a bridge has received. None if what was taken was received."""
+        self.shard: Station | None = None
+        """The station that deals out the items to several processes: a source, or an algorithm."""
+        self.rest: dict[str, Any] | None = None
+        """What other processes have left of the first epochs, as a part of the state."""
+        self._wanted: dict[int, list[Position]] = {}
+        """What later stages held of the results of each station, in a state that is looked at."""
         self._run = run
         """The number of earlier runs."""
         self._puts: deque[tuple[Positions, EpochEnd | None]] = deque()
@@ -61,7 +68,7 @@ class Track:
         self._lock = threading.Lock()
 
     def add_source(
-        self, epochs: EpochCounter, provenance: Provenance, place_of: Callable[[int], int] | None = None
+        self, epochs: EpochCounter, provenance: Provenance, place_of: Callable[[int, int], int] | None = None
     ) -> SourceStation:
         """Add the station of a source, and begin its chain. `place_of` returns the place of an ordinal."""
         source = SourceStation(epochs, provenance, place_of)
@@ -74,7 +81,7 @@ class Track:
 
     def _begin(self, station: Station, root: Root) -> None:
         self.stations.append(station)
-        self.last, self._root = station, root
+        self.last, self.root = station, root
 
     def _add(self, station: Station) -> None:
         self.stations.append(station)
@@ -85,9 +92,18 @@ class Track:
         if self.refused:
             return
         try:
-            self._add(LinkStation(self.last, self._root, link, name))
+            self._add(LinkStation(self.last, self.root, link, name))
         except NotImplementedError:
             self.refuse(f"{name} does not say what it holds: its algorithm has no `state` and `restore`")
+
+    def note_shard(self, nodes: Sequence[Node]) -> None:
+        """Note that these stages are at the last station. One of them may be a `shard`."""
+        if any(node.shards for node in nodes):
+            self.shard = self.last
+
+    def wanted_of(self, station: Station) -> list[Position]:
+        """Return what later stages held of the results of a station, before the run begins."""
+        return self._wanted.get(id(station), [])
 
     def add_work(self, work: Work, name: str, links: list[Link], record: UnorderedRecord | None) -> None:
         """Add the station of a function to the chain, if it needs one. `links` are those behind it."""
@@ -100,6 +116,7 @@ class Track:
 
     def begin(self) -> None:
         """Let go of all steps. Record nothing if no state can be taken."""
+        self._wanted.clear()
         for each in self.stations:
             each.begin()
         if self.refused:
@@ -139,8 +156,10 @@ class Track:
                 self._follow(taken)
             if self.refused:
                 raise StateError(self.refused)
-            passes = self._root.epochs.passes
+            passes = self.root.epochs.passes
             state: dict[str, Any] = {"run": self._run, "passes": passes}
+            if self.rest is not None:
+                state["rest"] = self.rest
             if epochs_left > self._epochs_left:  # the rest of an epoch may still be on its way
                 state["passes"] = [0] * (len(passes) - 1) + [passes[-1] + epochs_left - self._epochs_left]
             else:
@@ -178,7 +197,7 @@ class Track:
                 last = positions[-1]
             if boundary is not None:
                 ends, last = ends + 1, None
-                self._epochs_left += boundary.ends(self._root.epochs.levels - 1)
+                self._epochs_left += boundary.ends(self.root.epochs.levels - 1)
             self._first += len(positions)
             puts.popleft()
         self._place = ends, last
@@ -206,7 +225,7 @@ class Track:
             epochs = getattr(station, "epochs", None)
             if epochs is not None:
                 epochs.resume(its.get("passes", [0] * (epochs.levels - len(outer)) + outer))
-        wanted: dict[int, list[Position]] = {}
+        wanted = self._wanted
         for station, its in zip(reversed(self.stations), reversed(states), strict=True):
             needs = station.resume(its, wanted.get(id(station), []))
             wanted.update((id(before), again) for before, again in needs)

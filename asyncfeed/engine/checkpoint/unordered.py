@@ -18,6 +18,8 @@ from asyncfeed.position import Position, Positions, canonical, equal, from_json,
 class UnorderedStation:
     """A function whose results are sent as they come."""
 
+    refuses_rest = ""
+
     def __init__(self, before: Station, record: UnorderedRecord) -> None:
         self._before = before
         self._record = record

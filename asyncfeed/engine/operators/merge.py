@@ -121,9 +121,11 @@ class MergeStep(Step):
     async def _restore(self) -> dict[str, Any] | None:
         """Send again what later stages held. Return the state from which the merge goes on, if there is one."""
         record = self.record
-        if record is None or record.state is None:
+        if record is None or record.passes is None:
             return None
-        self._epochs.resume(record.state["passes"])
+        self._epochs.resume(record.passes)
+        if record.state is None:
+            return None
         self._sent = record.state["sent"]
         came = [await self._came_again(branch) for branch in self.branches]
 

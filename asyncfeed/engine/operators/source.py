@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -120,8 +120,7 @@ class IndexedSource(SourceStep):
     def __init__(self, spec: StepSpec, station: SourceStation, indexed: Indexed, numbering: Numbering) -> None:
         super().__init__(spec, station)
         self._indexed = indexed
-        self._ordinals = numbering.ordinals
-        self._place_of = numbering.place
+        self._numbering = numbering
         self._chunk = PICKED_FIRST_ITEMS
         self._first = 0
         """The place at which the next epoch begins. Above 0 only in a run that resumes."""
@@ -134,13 +133,13 @@ class IndexedSource(SourceStep):
             numbers, start = list(group), self.provenance.start(epoch)
             for at in range(0, len(numbers), CHUNK_ITEMS):
                 wanted = numbers[at : at + CHUNK_ITEMS]
-                places = [self._place_of(number - start) for number in wanted]
+                places = [self._numbering.place(number - start, epoch) for number in wanted]
                 await self.send(Chunk(self._indexed.pick(epoch, places), wanted))
         await self.send(Chunk([], (), RESTORED))
 
     async def _pass(self) -> list[Any]:
-        count = len(self._indexed)
         epoch = self._epochs.number
+        count = self._numbering.length(epoch)
         pick = self._indexed.pick
         self._place, self._first = self._first, 0
         while count - self._place > self._chunk:
@@ -152,6 +151,9 @@ class IndexedSource(SourceStep):
 
     def _position(self) -> int:
         return self._drawn + self._ordinals(range(self._place, self._place + 1))[0]
+
+    def _ordinals(self, places: Sequence[int]) -> Sequence[int]:
+        return self._numbering.ordinals(places, self._epochs.number)
 
     def _number(self, count: int) -> Positions:
         start = self._place
