@@ -149,7 +149,7 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close."""
-        self.feed.close()
+        self.feed.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Self:
         """Start on the running loop."""
@@ -160,4 +160,4 @@ class Epochs(Iterator[Epoch[T_co]], AsyncIterator[Epoch[T_co]], Generic[T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close."""
-        await self.feed.aclose()
+        await self.feed.__aexit__(kind, error, trace)

@@ -173,7 +173,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close. A block that is left without an exception has finished the batches that it drew."""
+        if kind is None:
+            self._session.all_received()
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -184,7 +186,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close. A block that is left without an exception has finished the batches that it drew."""
+        if kind is None:
+            self._session.all_received()
         await self.aclose()
 
     # -- checkpoints

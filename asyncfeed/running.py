@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from operator import index
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from asyncfeed.description import Description
-from asyncfeed.errors import PipelineError
+from asyncfeed.errors import PipelineError, StateError
 from asyncfeed.machine import default_memory_limit
 from asyncfeed.sizes import Size, parse_bytes
+from asyncfeed.state.saving import Saving, checked
 
 if TYPE_CHECKING:
     from asyncfeed.epochs import Epochs
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
+    from asyncfeed.session import Session
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -37,6 +42,8 @@ class Running(Description, Generic[T_co]):
         self,
         *,
         state: State | None = None,
+        path: str | PathLike[str] | None = None,
+        checkpoint_every: int | timedelta | None = None,
         memory_limit: Size | None = None,
         grace: float = GRACE,
         epoch: int = 0,
@@ -47,6 +54,15 @@ class Running(Description, Generic[T_co]):
         Args:
             state: What `Feed.state_dict` of an earlier run returned, or its JSON. The feed delivers what that run
                 had not delivered. It goes on in the epoch of that run, and `epoch` does not count.
+            path: A local file for the state of this run. If it exists, the feed goes on from the state in it, as
+                with `state`. The run writes its state there while it goes on, and once more at its end. So the
+                same line starts a job and continues it. A batch counts as received when the thread or task that
+                drew it asks for the next one, or leaves the `with` block without an exception. So the batch that
+                a killed process was training on is delivered again. If the run in the file has delivered
+                everything, a `RuntimeWarning` says so. `open` reads the file when it is called.
+            checkpoint_every: How often to write the file: a number of batches, or a `datetime.timedelta`. The
+                default is 30 seconds. A thread writes it, so no draw waits for the disk. A write that fails is
+                logged as a warning, and the file keeps the state before.
             memory_limit: Limit of all data in flight, in bytes or as text such as "500MB" or "2GiB". Queues,
                 reads, reorder buffers and prefetched batches count together. The default is a quarter of the
                 memory of the machine or the container, at most 1 GiB. An item larger than the limit passes alone.
@@ -70,8 +86,21 @@ class Running(Description, Generic[T_co]):
 
         limit = _checked_limit("open", memory_limit, grace, coord)
         epoch = _checked_epoch("open", "epoch", epoch)
+        saving = checked("open", path, checkpoint_every, state)
         self.source.claim()
-        session = Session(self._pipeline, memory_limit=limit, grace=grace, epoch=epoch, coord=coord, state=state)
+        session = Session(
+            self._pipeline,
+            memory_limit=limit,
+            grace=grace,
+            epoch=epoch,
+            coord=coord,
+            state=state,
+            saving=saving,
+        )
+        if saving is not None:
+            _go_on(session, saving)
+            if session.at_end:
+                _warn_of_end("open", saving)
         return Feed(session)
 
     def epochs(
@@ -80,6 +109,8 @@ class Running(Description, Generic[T_co]):
         *,
         start: int = 0,
         state: State | None = None,
+        path: str | PathLike[str] | None = None,
+        checkpoint_every: int | timedelta | None = None,
         memory_limit: Size | None = None,
         grace: float = GRACE,
         coord: Any = None,
@@ -94,6 +125,8 @@ class Running(Description, Generic[T_co]):
             state: What `state_dict` of the feed of an earlier run returned, or its JSON. The first epoch is then
                 the rest of the one in which that run was. `count` counts the epochs of that run, too, and `start`
                 does not count.
+            path: As for `open`. `count` counts the epochs before, as with `state`.
+            checkpoint_every: As for `open`.
             memory_limit: As for `open`.
             grace: As for `open`.
             coord: As for `open`.
@@ -123,16 +156,25 @@ class Running(Description, Generic[T_co]):
 
         limit = _checked_limit("epochs", memory_limit, grace, coord)
         start = _checked_epoch("epochs", "start", start)
+        saving = checked("epochs", path, checkpoint_every, state)
         passes = self._pipeline.repeat(count)
         self.source.claim()
         session = Session(
-            passes, memory_limit=limit, grace=grace, epoch=start, epochs_of=self._pipeline, coord=coord
+            passes,
+            memory_limit=limit,
+            grace=grace,
+            epoch=start,
+            epochs_of=self._pipeline,
+            coord=coord,
+            saving=saving,
         )
-        left = 0
-        if state is not None:
-            left = session.load(state)
-            start = session.first_run
+        left = 0 if state is None else session.load(state)
+        if saving is not None:
+            left = _go_on(session, saving)
+        start = session.first_run
         more = None if count is None else max(0, count - left)
+        if saving is not None and left and more == 0:
+            _warn_of_end("epochs", saving)
         return Epochs(Feed(session), more, start + left, self.size())
 
     def __iter__(self) -> Iterator[T_co]:
@@ -159,6 +201,22 @@ class Running(Description, Generic[T_co]):
 
         limit = default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, "explain")
         return explain(self._pipeline, limit)
+
+
+def _go_on(session: Session, saving: Saving) -> int:
+    """Begin the run from the state in its file, if there is one. Return how many epochs were left."""
+    state = saving.read()
+    if state is None:
+        return 0
+    try:
+        return session.load(state)
+    except StateError as error:
+        raise StateError(f"{saving.path}: {error}. To begin anew, remove the file or pass another path") from None
+
+
+def _warn_of_end(method: str, saving: Saving) -> None:
+    text = f"{method}: the run in {saving.path} has delivered everything, so this one delivers nothing"
+    warnings.warn(f"{text}. To begin anew, remove the file or pass another path", RuntimeWarning, stacklevel=3)
 
 
 def _checked_limit(method: str, memory_limit: Size | None, grace: float, coord: object) -> int | None:

@@ -27,6 +27,65 @@ if TYPE_CHECKING:
     from asyncfeed.engine.run import Run
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.state.fingerprint import Fingerprint
+    from asyncfeed.state.saving import Saving
+
+
+class Sealing:
+    """Seals the states of one pipeline, and opens those that it can go on from.
+
+    Args:
+        described: The pipeline as the user wrote it. `epochs` adds a `repeat`.
+        by_epoch: Whether its consumer asks for epochs.
+    """
+
+    def __init__(self, described: Pipeline[Any], *, by_epoch: bool) -> None:
+        self.by_epoch = by_epoch
+        self._described = described
+        self._fingerprint: Fingerprint | None = None
+
+    def seal(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a state of its body."""
+        from asyncfeed.state.envelope import seal  # noqa: PLC0415 - see engine/ready.py
+
+        return seal(self._known(), {**body, "by epoch": self.by_epoch, **self._part(body)})
+
+    def _part(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return which part of a whole the pipeline is, for `merge_states`."""
+        from asyncfeed.stages.rest import Place, place_of_shard  # noqa: PLC0415 - see engine/ready.py
+
+        place = own = place_of_shard(self._described.stages)
+        rest = body if "parts" in body else body.get("rest")
+        if place is None and rest:
+            place = Place(0, 1, rest["stage"], rest["uneven"])
+        return {} if place is None else {"part": {**asdict(place), "has shard": own is not None}}
+
+    def unseal(self, state: object) -> dict[str, Any]:
+        """Return the body of a state. Raise `StateError` if it is damaged, or is of another pipeline."""
+        from asyncfeed.stages.rest import place_of_shard  # noqa: PLC0415 - see engine/ready.py
+        from asyncfeed.state.envelope import opened, unseal  # noqa: PLC0415
+        from asyncfeed.state.merging import check_shard, is_merged, whole  # noqa: PLC0415
+
+        found = opened(state)
+        place = place_of_shard(self._described.stages)
+        merged = is_merged(found["body"]) and "part" not in found["body"]
+        known = self._known()
+        if merged:
+            stage = found["body"].get("stage") if place is None else place.stage
+            known = whole(known.parts, stage, has_shard=place is not None)
+        body = dict(unseal(found, known))
+        if merged and place is not None:
+            check_shard(body, place.stage, place.uneven)
+        body.pop("part", None)
+        if body.pop("by epoch", None) is not self.by_epoch:
+            raise StateError("epochs(state=...) takes the states of epochs(...), and open(state=...) all others")
+        return body
+
+    def _known(self) -> Fingerprint:
+        if self._fingerprint is None:
+            from asyncfeed.state.fingerprint import fingerprint  # noqa: PLC0415 - see engine/ready.py
+
+            self._fingerprint = fingerprint(self._described.source, self._described.stages)
+        return self._fingerprint
 
 
 class Session:
@@ -46,11 +105,12 @@ class Session:
         epochs_of: Pipeline[Any] | None = None,
         coord: Any = None,
         state: object = None,
+        saving: Saving | None = None,
     ) -> None:
         self.pipeline = pipeline
-        self._described = pipeline if epochs_of is None else epochs_of
-        """The pipeline as the user wrote it. `epochs` adds a `repeat`."""
-        self._fingerprint: Fingerprint | None = None
+        sealing = self._sealing = Sealing(
+            pipeline if epochs_of is None else epochs_of, by_epoch=epochs_of is not None
+        )
         self.run: Run | None = None
         """The run; None before it has begun."""
         self.drawn: Run | None = None
@@ -60,9 +120,11 @@ class Session:
         self._options: dict[str, Any] = {
             "grace": grace,
             "epoch": epoch,
-            "by_epoch": epochs_of is not None,
+            "by_epoch": sealing.by_epoch,
             "state": None,
             "received": None,
+            "saving": saving,
+            "seal": sealing.seal,
             "context": copy_context(),
         }
         if state is not None:
@@ -207,63 +269,39 @@ class Session:
         if self.run is not None:
             self.run.track.received = received
 
+    def all_received(self) -> None:
+        """Count what was drawn as received, in the file that the run writes, too."""
+        if self.run is not None and self.run.saver is not None and not self.run.forked:
+            self.run.saver.handoff.finish_all()
+
     def state(self) -> dict[str, Any]:
         """Return where the consumers are, as a checkpoint."""
         run, options = self.run, self._options
+        self.all_received()
         if run is not None:
             body = run.track.state(*run.handoff.gone())
         else:
             body = options["state"] or {"run": options["epoch"]}
-        from asyncfeed.state.envelope import seal  # noqa: PLC0415 - see engine/ready.py
-
-        return seal(self._known(), {**body, "by epoch": options["by_epoch"], **self._part(body)})
-
-    def _part(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return which part of a whole the pipeline is, for `merge_states`."""
-        from asyncfeed.stages.rest import Place, place_of_shard  # noqa: PLC0415 - see engine/ready.py
-
-        place = own = place_of_shard(self._described.stages)
-        rest = body if "parts" in body else body.get("rest")
-        if place is None and rest:
-            place = Place(0, 1, rest["stage"], rest["uneven"])
-        return {} if place is None else {"part": {**asdict(place), "has shard": own is not None}}
+        return self._sealing.seal(body)
 
     def load(self, state: object) -> int:
         """Begin the run from a state, and return how many epochs were left. Raise if it has begun."""
         if self.run is not None:
             raise StateError("the feed has begun: load a state before the first batch is drawn")
-        from asyncfeed.stages.rest import place_of_shard  # noqa: PLC0415 - see engine/ready.py
-        from asyncfeed.state.envelope import opened, unseal  # noqa: PLC0415
-        from asyncfeed.state.merging import check_shard, is_merged, passes_left, whole  # noqa: PLC0415
+        from asyncfeed.state.merging import passes_left  # noqa: PLC0415 - see engine/ready.py
 
-        found = opened(state)
-        place = place_of_shard(self._described.stages)
-        merged = is_merged(found["body"]) and "part" not in found["body"]
-        known = self._known()
-        if merged:
-            stage = found["body"].get("stage") if place is None else place.stage
-            known = whole(known.parts, stage, has_shard=place is not None)
-        body = dict(unseal(found, known))
-        if merged and place is not None:
-            check_shard(body, place.stage, place.uneven)
-        body.pop("part", None)
-        by_epoch = body.pop("by epoch", None)
-        if by_epoch is not self._options["by_epoch"]:
-            raise StateError("epochs(state=...) takes the states of epochs(...), and open(state=...) all others")
-        self._options["state"] = body
-        return passes_left(body) if by_epoch else 0
+        body = self._options["state"] = self._sealing.unseal(state)
+        return passes_left(body) if self._options["by_epoch"] else 0
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the state to begin from is that of a run which had delivered everything, as that run says."""
+        return bool((self._options["state"] or {}).get("ended"))
 
     @property
     def first_run(self) -> int:
-        """The number of runs before the first one, of which the state is."""
-        return int(self._options["state"]["run"])
-
-    def _known(self) -> Fingerprint:
-        if self._fingerprint is None:
-            from asyncfeed.state.fingerprint import fingerprint  # noqa: PLC0415 - see engine/ready.py
-
-            self._fingerprint = fingerprint(self._described.source, self._described.stages)
-        return self._fingerprint
+        """The number of runs before this one: of the state, if it begins from one."""
+        return int((self._options["state"] or {"run": self._options["epoch"]})["run"])
 
     def go_to_epoch(self, epoch: int) -> None:
         """Drop the items of earlier epochs."""
@@ -306,14 +344,14 @@ class Session:
         self.run.handoff.clear()
 
     def wait_held(self) -> None:
-        """Wait for the end of a run that has ended its stream, if it holds something open for functions."""
-        if self.run is not None and self.run.held.resources and self._driver is not None:
+        """Wait for the end of a run that has ended its stream, if something is left to do then."""
+        if self.run is not None and self.run.ends_with_work and self._driver is not None:
             self._driver.join()
 
     async def wait_held_async(self) -> None:
         """The same, on the loop of the run."""
         run, task = self.run, self._task
-        if run is None or not run.held.resources:
+        if run is None or not run.ends_with_work:
             return
         if self._driver is not None:
             await self._driver.join_async()

@@ -66,6 +66,20 @@ def test_short_examples(name: str, printed: str) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="tells a killed job by its return code")
+def test_resume() -> None:
+    """A job that is killed again and again has the results of one that is not."""
+    script = DEMO.with_name("resume.py")
+    assert len(script.read_text().splitlines()) < 60
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    *lives, last = done.stdout.splitlines()
+    assert last == "240 results, the same as without a kill"
+    assert len(lives) >= 3
+    assert all(" killed, " in life for life in lives[:-1])
+    assert " finished, " in lives[-1]
+
+
 @pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("obstore", "localbucket"))), reason="needs obstore and localbucket"
 )

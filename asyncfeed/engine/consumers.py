@@ -29,6 +29,11 @@ class Delivered:
         """Number of freed bytes that the budget has not been told of."""
         return self.nbytes + self.left_bytes - self.booked
 
+    def drop(self, sizes: list[int]) -> None:
+        """Note that items were dropped at a stop. They were never received, so they count as not queued."""
+        self.entered -= len(sizes)
+        self.left_bytes += sum(sizes)
+
     def book(self) -> int:
         """Return `unbooked`, and count these bytes as booked. The caller must tell the budget."""
         freed = self.unbooked
@@ -57,6 +62,11 @@ class EpochGate:
         """Note that the end of an epoch was taken from the queue."""
         self.queued_ends -= 1
         self.front += 1
+
+    def enter_next(self) -> None:
+        """Note that a consumer of all epochs has passed the end of an epoch."""
+        self.pass_end()
+        self.wanted = max(self.wanted, self.front)
 
 
 class Waiters:

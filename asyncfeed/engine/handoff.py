@@ -190,7 +190,7 @@ class Handoff(Metered):
                 self._lock.release()
 
     def _clear(self) -> None:
-        self.delivered.left_bytes += sum(nbytes for _, nbytes, _ in self._items)
+        self.delivered.drop([nbytes for _, nbytes, is_end in self._items if not is_end])
         self._items.clear()
         self._easy = self._epochs.queued_ends = 0
         self._end_seen()
@@ -230,8 +230,11 @@ class Handoff(Metered):
     def gone(self) -> tuple[int, int]:
         """Return how many items, and how many epochs, the consumers have taken or left. Any thread may call."""
         with self._lock:
-            queued = len(self._items) - self._epochs.queued_ends
-            return self.delivered.entered - queued, max(self._epochs.wanted, self._epochs.seen)
+            return self._left()
+
+    def _left(self) -> tuple[int, int]:
+        queued = len(self._items) - self._epochs.queued_ends
+        return self.delivered.entered - queued, max(self._epochs.wanted, self._epochs.seen)
 
     # -- the consumers' side
 
@@ -256,9 +259,7 @@ class Handoff(Metered):
                 self._epochs.seen = self._epochs.front + 1
                 raise StopIteration
             self._items.popleft()  # a consumer of all epochs goes on to the next one
-            epochs = self._epochs
-            epochs.pass_end()
-            epochs.wanted = max(epochs.wanted, epochs.front)
+            self._epochs.enter_next()
         if self._items:
             item = self._pop_item()
             if not self._easy:

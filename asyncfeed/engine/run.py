@@ -21,6 +21,8 @@ from functools import partial
 from typing import Any
 
 from asyncfeed.engine import forks
+from asyncfeed.engine.acknowledging import AcknowledgingHandoff
+from asyncfeed.engine.checkpoint.saver import Saver
 from asyncfeed.engine.closed_loop import Hold, Watch, close_main, unwind, watch
 from asyncfeed.engine.constants import KILLED_SECONDS
 from asyncfeed.engine.failed import Skips, fault
@@ -37,10 +39,11 @@ from asyncfeed.engine.resources import Resources
 from asyncfeed.engine.run_tasks import RunTasks
 from asyncfeed.engine.threads import Threads
 from asyncfeed.engine.waking import Waking
-from asyncfeed.errors import Failure
+from asyncfeed.errors import Failure, StateError
 from asyncfeed.functions.resources import opened
 from asyncfeed.reading import scope
 from asyncfeed.stacking.pool import shared_pool
+from asyncfeed.state.saving import Saving
 from asyncfeed.stats import FeedStats, SlowPaths
 from asyncfeed.tasks import forget_cancellation, start_task
 
@@ -64,6 +67,8 @@ class Run:
         by_epoch: bool = False,
         state: dict[str, Any] | None = None,
         received: int | None = None,
+        saving: Saving | None = None,
+        seal: Callable[[dict[str, Any]], dict[str, Any]] = dict,
         context: Context | None = None,
     ) -> None:
         self.loop = loop
@@ -87,7 +92,8 @@ class Run:
         """Counts how often a bridge took a slower path."""
         self.slow_paths = [self.crossings, read_again]
         room, fixed = prefetched(description)
-        self.handoff = Handoff(room, loop, self.budget, fixed=fixed)
+        kind = Handoff if saving is None else AcknowledgingHandoff
+        self.handoff = kind(room, loop, self.budget, fixed=fixed)
         self.budget.freed = self.handoff.freed
         self.steps: list[Step]
         if state is not None:
@@ -97,6 +103,12 @@ class Run:
         )
         self.track.received = received
         self.handoff.track = self.track
+        self.saver: Saver | None = None
+        """Writes the state of the run to a file; None if there is no file."""
+        if saving is not None and isinstance(self.handoff, AcknowledgingHandoff):
+            if self.track.refused:
+                raise StateError(self.track.refused)
+            self.saver = Saver(saving, seal, loop, self.threads, self.handoff, self.track)
         if by_epoch:  # the last `repeat` has the highest level
             self.handoff.epoch_level = self.steps[-1].levels - 1
         self.skips = Skips()
@@ -204,6 +216,7 @@ class Run:
             try:
                 await self._open()
                 await self._wait(self.handoff.over)
+                await self._wait_for_consumers()
                 await self._end()
             except GeneratorExit:  # the loop was closed before the run ended, so nothing can be awaited any more
                 raise
@@ -231,6 +244,13 @@ class Run:
         if not self.handoff.over.done():
             for step in self.steps:
                 step.start()
+            if self.saver is not None:
+                self.saver.start()
+
+    async def _wait_for_consumers(self) -> None:
+        """Let states be written until a consumer has seen the end. A stop ends the wait."""
+        if self.saver is not None and self.handoff.over.done() and self._cancelled is None:
+            await self._wait(self.saver.handoff.told)
 
     async def _end(self) -> None:
         """Cancel all tasks, and wait for them and for the threads. This may be called again."""
@@ -241,6 +261,8 @@ class Run:
         self._cancel()
         while self.tasks.working and not self.tasks.none_left.done():
             await self._wait(self.tasks.none_left)
+        if self.saver is not None:
+            self.saver.finish()
         await self._idle()
         if not self.held.released.done():
             self.held.released.set_result(None)
@@ -327,6 +349,8 @@ class Run:
         self.budget.freed = int
         self._context = Context()
         self.tasks.release()
+        if self.saver is not None:
+            self.saver.release()
         self.unwatch()
 
     def _report_stuck(self) -> None:
@@ -382,6 +406,13 @@ class Run:
         if self._found is None:  # `main` had not begun, so `_close` was not called
             self.resources.abandon()
             self.unwatch()
+
+    @property
+    def ends_with_work(self) -> bool:
+        """Whether a consumer must wait for the end of the run after the end of the stream."""
+        if self.saver is not None:
+            return self.saver.handoff.finished  # if not, another consumer still works on its item
+        return bool(self.held.resources)
 
     @property
     def forked(self) -> bool:

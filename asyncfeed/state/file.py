@@ -9,6 +9,7 @@ from typing import Any
 
 from asyncfeed.errors import StateError
 from asyncfeed.state.envelope import MAX_BYTES, opened
+from asyncfeed.writing.whole import remove_unfinished as _remove_unfinished
 from asyncfeed.writing.whole import write_whole
 
 
@@ -25,6 +26,15 @@ def write(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
         OSError: The file cannot be written. A file that was there stays.
     """
     write_whole(Path(path), json.dumps(state, allow_nan=False).encode(), lasts=True)
+
+
+def remove_unfinished(path: str | os.PathLike[str]) -> None:
+    """Remove what a process has left that was killed while it wrote this file. This blocks.
+
+    Raises:
+        OSError: The folder cannot be read, or a part cannot be removed.
+    """
+    _remove_unfinished(Path(path))
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

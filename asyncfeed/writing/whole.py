@@ -11,6 +11,9 @@ from typing import Self
 PART = ".part"
 """The suffix of a file that is being written. It is hidden, so that no pattern matches it."""
 
+NAMED = 64
+"""Characters of the name of a file that the name of its part begins with. File systems allow 255 bytes."""
+
 
 class WholeFile:
     """A file that gets its name when it is `done`. If the block is left before, nothing stays.
@@ -27,7 +30,7 @@ class WholeFile:
         self.place = place
         self.size = 0
         self._lasts = lasts
-        self._name = place.parent / f".{place.name[:64]}.{os.urandom(6).hex()}{PART}"
+        self._name = place.parent / f".{place.name[:NAMED]}.{os.urandom(6).hex()}{PART}"
         self._out = open(self._name, "xb")  # noqa: PTH123, SIM115 - `__exit__` closes it
 
     def write(self, data: bytes) -> None:
@@ -70,6 +73,20 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(opened)
         finally:
             os.close(opened)
+
+
+def remove_unfinished(place: Path) -> None:
+    """Remove what earlier processes have left because they ended while they wrote this file.
+
+    No process may be writing it now.
+    """
+    start = f".{place.name}."
+    if len(place.name) > NAMED:
+        return  # other files may have the same start
+    for each in place.parent.iterdir():
+        name = each.name
+        if name.startswith(start) and name.endswith(PART) and len(name) == len(start) + 12 + len(PART):
+            each.unlink(missing_ok=True)
 
 
 def write_whole(place: Path, data: bytes, *, lasts: bool = False) -> None:

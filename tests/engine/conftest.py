@@ -29,10 +29,10 @@ def detector() -> Iterator[BlockBuster]:
             None, name, scanned_modules="asyncfeed", excluded_modules=["asyncfeed.testing"]
         )
     for function in detector.functions.values():
-        # `files` and `table` read when they are called, and say so: that is the caller's own affair.
+        # `files`, `table` and `open(path=...)` read when they are called, and say so: that is the caller's affair.
         function.can_block_in("asyncfeed/reading/listing.py", "expand").can_block_in(
             "asyncfeed/tables.py", "table"
-        )
+        ).can_block_in("asyncfeed/state/saving.py", {"checked", "read"})
         # Measuring coverage takes a lock of its own wherever a file is entered for the first time.
         function.can_block_in("coverage/collector.py", "lock_data")
     detector.activate()

@@ -16,6 +16,7 @@ from unittest import mock
 import asyncfeed as af
 from asyncfeed.engine import channel, constants, coroutines, plan
 from asyncfeed.engine.checkpoint import record, track
+from asyncfeed.engine.checkpoint.in_hand import InHand
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
 from asyncfeed.engine.handoff import Handoff
@@ -48,7 +49,7 @@ from asyncfeed.stages.steps import Work
 __all__ = [
     "ASKED", "Arena", "Budget", "CompletionBuffer", "WorkerPool", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
     "Expansion", "Outcomes", "Piece", "ReorderBuffer",
-    "Failed", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Parts", "READY", "RemoteTraceback", "Run",
+    "Failed", "InHand", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Parts", "READY", "RemoteTraceback", "Run",
     "Shown", "Threads", "Tuner", "Worker", "expansions_of", "kept",
 ]  # fmt: skip
 
@@ -124,6 +125,13 @@ def turn_clock(clock: Callable[[], float]) -> Iterator[None]:
 def cores(count: int) -> Iterator[None]:
     """Let stages find this many processor cores."""
     with mock.patch.object(dispatch, "usable_cores", lambda: count):
+        yield
+
+
+@contextmanager
+def background_loops(make: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[None]:
+    """Let feeds whose consumers have no loop run on such loops."""
+    with mock.patch("asyncfeed.engine.loops.new_event_loop", make):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -11,6 +12,7 @@ import asyncfeed as af
 from asyncfeed.feed import session_of
 from asyncfeed.state.envelope import seal, unseal
 from asyncfeed.state.fingerprint import fingerprint
+from asyncfeed.testing import run_virtual
 
 COUNT = 60
 FAR = 10**9
@@ -135,3 +137,18 @@ def test_a_state_has_what_a_trainer_acknowledged_and_not_what_its_bridge_drew() 
             session.acknowledge(trained)
             with train.open(state=feed.state_dict()) as rest:
                 assert [batch.tolist() for batch in rest] == batches[trained:]
+
+
+def test_a_feed_that_was_closed_says_what_was_delivered_before() -> None:
+    """What was read ahead is dropped by the end, and not delivered."""
+    train = af.items(range(40)).batch(3)
+    batches = [batch.tolist() for batch in train]
+
+    async def draw() -> tuple[Any, dict[str, Any]]:
+        async with train.open() as feed:
+            first = await anext(feed)
+            await asyncio.sleep(1)  # so batches are queued
+        return first, feed.state_dict()
+
+    first, state = run_virtual(draw())
+    assert [each.tolist() for each in (first, *train.open(state=state))] == batches
