@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncfeed.randomness import permutation
 from asyncfeed.randomness.permutation import LIMIT, SMALL, Permutation
 
 
@@ -87,3 +90,131 @@ def test_a_size_beyond_the_limit_is_refused() -> None:
     """The message says what is possible."""
     with pytest.raises(ValueError, match=r"0 to 2\*\*62 places, not 4611686018427387905"):
         Permutation(LIMIT + 1, 0, 0)
+
+
+# -- statistics: each bound would stop perfectly random orders at most once in a million times
+
+Z = 4.8916
+"""A normal variable is farther from its mean, in standard deviations, with probability 1e-6."""
+
+
+def chi_square_bound(degrees: int) -> float:
+    """Return what a chi-square variable exceeds with probability 5e-7 (Wilson and Hilferty, 1931)."""
+    part = 2 / (9 * degrees)
+    return float(degrees * (1 - part + Z * sqrt(part)) ** 3)
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """Return the chi-square statistic of counts that are expected to be equal."""
+    expected = counts.mean()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def orders(n: int, pairs: list[tuple[int, int]]) -> np.ndarray:
+    """Return what stands at every place, in a row for each (seed, epoch)."""
+    every = np.arange(n, dtype=np.uint64)
+    return np.array([Permutation(n, *pair)(every) for pair in pairs]).astype(np.int64)
+
+
+EPOCHS = [(1, epoch) for epoch in range(100)]
+SEEDS = [(seed, 0) for seed in range(100)]
+SIZES = [1000, SMALL + 1, 10_007]
+"""From a table, from the network, and one that is a prime."""
+
+
+@pytest.fixture(params=["as it is", "network"])
+def every_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small permutations come from a table, and here also from the network that makes the large ones."""
+    if request.param == "network":
+        monkeypatch.setattr(permutation, "SMALL", 0)
+
+
+@pytest.mark.usefixtures("every_size")
+def test_every_length_up_to_a_thousand_is_a_bijection() -> None:
+    for n in range(1, 1001):
+        found = orders(n, [(n, 0), (3, n)])
+        assert np.array_equal(np.sort(found, axis=1), np.tile(np.arange(n), (2, 1))), n
+
+
+def test_a_billion_places_sampled() -> None:
+    """A million places hold a million numbers, everywhere alike, whether they are near each other or not."""
+    n, count = 10**9, 10**6
+    apart = np.unique(np.random.default_rng(1).integers(0, n, count))
+    together = np.arange(n // 2, n // 2 + count)
+    for places_ in (apart, together):
+        found = Permutation(n, 7, 0)(places_.astype(np.uint64)).astype(np.int64)
+        assert 0 <= found.min() <= found.max() < n
+        assert len(np.unique(found)) == len(places_)
+        assert chi_square(np.bincount(found * 1000 // n, minlength=1000)) < chi_square_bound(999)
+        assert abs(np.corrcoef(found, places_)[0, 1]) * sqrt(len(found)) < Z
+        assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) * sqrt(len(found)) < Z
+
+
+@pytest.mark.usefixtures("every_size")
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("pairs", [EPOCHS, SEEDS], ids=["epochs", "seeds"])
+def test_the_place_says_nothing_about_the_number(n: int, pairs: list[tuple[int, int]]) -> None:
+    """The correlations are as small as those of random orders: their squares add up to a chi-square variable."""
+    found, every = orders(n, pairs), np.arange(n)
+    squares = [np.corrcoef(each, every)[0, 1] ** 2 * (n - 1) for each in found]
+    assert sum(squares) < chi_square_bound(len(pairs))
+    tenths = np.zeros((10, 10), np.int64)
+    for each in found:
+        np.add.at(tenths, (every * 10 // n, each * 10 // n), 1)
+    assert chi_square(tenths) < chi_square_bound(81)
+
+
+@pytest.mark.usefixtures("every_size")
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("pairs", [EPOCHS, SEEDS], ids=["epochs", "seeds"])
+def test_one_order_says_nothing_about_the_next(n: int, pairs: list[tuple[int, int]]) -> None:
+    """Of the next epoch, and of the next seed. One number in an order stays at its place, on average."""
+    found = orders(n, pairs)
+    both = list(zip(found[:-1], found[1:], strict=True))
+    squares = [np.corrcoef(a, b)[0, 1] ** 2 * (n - 1) for a, b in both]
+    assert sum(squares) < chi_square_bound(len(both))
+    stayed = sum(int((a == b).sum()) for a, b in both)  # a Poisson variable
+    assert abs(stayed - len(both)) < Z * sqrt(len(both)) + 1
+    tenths = np.zeros((10, 10), np.int64)
+    for a, b in both:
+        np.add.at(tenths, (a * 10 // n, b * 10 // n), 1)
+    assert chi_square(tenths) < chi_square_bound(81)
+
+
+@pytest.mark.usefixtures("every_size")
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("pairs", [EPOCHS, SEEDS], ids=["epochs", "seeds"])
+@pytest.mark.parametrize("apart", [1, 2, 32])
+def test_neighbours_are_as_far_apart_as_any_two(n: int, pairs: list[tuple[int, int]], apart: int) -> None:
+    """Two numbers in an order follow each other up or down by one, on average, and all distances are alike."""
+    found = orders(n, pairs)
+    steps = (found[:, apart:] - found[:, :-apart]) % n
+    near = int(((steps == 1) | (steps == n - 1)).sum())
+    expected = len(pairs) * 2 * (n - apart) / (n - 1)
+    assert abs(near - expected) < Z * sqrt(expected) + 1
+    counts = np.bincount(((steps.ravel() - 1) * 20) // (n - 1), minlength=20)
+    sizes = np.bincount((np.arange(n - 1) * 20) // (n - 1), minlength=20)
+    expected_counts = steps.size * sizes / (n - 1)
+    assert float(((counts - expected_counts) ** 2 / expected_counts).sum()) < chi_square_bound(19)
+
+
+@pytest.mark.usefixtures("every_size")
+def test_of_ten_items_each_stands_everywhere_equally_often() -> None:
+    found = orders(10, [(seed, epoch) for seed in range(100) for epoch in range(100)])
+    counts = np.array([np.bincount(column, minlength=10) for column in found.T])
+    # Rows and columns each add up to the number of orders, so 81 of the 100 counts are free, and the sum of
+    # squares is larger than for free counts by 10/9.
+    assert chi_square(counts) * 9 / 10 < chi_square_bound(81)
+
+
+def test_the_statistics_see_what_is_wrong() -> None:
+    """A rotation, blocks that stay together, and an order that has hardly moved are each far beyond a bound."""
+    n = 10_007
+    every = np.arange(n)
+    rotated = (every + 1234) % n
+    steps = (rotated[1:] - rotated[:-1]) % n
+    assert (steps == 1).sum() > 2 + Z * sqrt(2)
+    blocks = np.concatenate(np.random.default_rng(0).permutation(every[:10_000].reshape(100, 100)))
+    assert (np.diff(blocks) == 1).sum() > 1000
+    moved = np.argsort(every + np.random.default_rng(0).normal(0, n / 2, n))
+    assert abs(np.corrcoef(moved, every)[0, 1]) * sqrt(n) > Z
