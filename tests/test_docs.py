@@ -51,3 +51,19 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
     """A relative link names a file that is there."""
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target
+
+
+def test_every_test_that_the_guarantees_name_exists() -> None:
+    """A promise without its test is none. Each line of the tables names at least one."""
+    text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
+    for line in lines:
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", line)
+        assert named, line
+        for file, test in named:
+            assert re.search(
+                rf"^(?:async )?def {test}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE
+            ), (
+                file,
+                test,
+            )
