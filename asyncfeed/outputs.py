@@ -157,6 +157,8 @@ class Outputs:
             An iterable with a length, if the length is known. Arrays and NumPy scalars become tensors. Text
             becomes str and lists of str. Python numbers, None and other objects stay as they are. A list of arrays
             of different lengths becomes a list of tensors. docs/torch.md has a table of all dtypes.
+            `state_dict()` is the state after the last batch that was given out, and the iteration after
+            `load_state_dict(state)` delivers the rest of its epoch.
 
         Raises:
             PipelineError: torch is missing, or an option is not valid. While the batches are drawn: torch has no
@@ -202,11 +204,15 @@ class Outputs:
 
         Returns:
             A dataset with a length, if the length is known. It can be pickled if the pipeline can. `set_epoch(n)`
-            makes `n` the next epoch.
+            makes `n` the next epoch. It has `state_dict()` and `load_state_dict(state)`, as its iterators have,
+            for programs that draw without workers. `torchdata`'s `StatefulDataLoader` saves and restores its
+            workers, too.
 
         Raises:
             PipelineError: torch is missing, or an option is not valid. While it is iterated: there are several
                 ranks and no `ranks=`, or torch has no dtype for an array.
+            StateError: From `set_epoch`: the state that was loaded is in a later epoch. From `state_dict`: the
+                workers of a loader have drawn.
 
         Order:
             The order of the description. If a stage such as `filter` decides how many items there are, the items
@@ -245,6 +251,8 @@ class Outputs:
         Returns:
             An iterable with a length, if the length is known. Arrays and NumPy scalars become arrays of JAX. Text
             becomes str and lists of str. Python numbers, None and other objects stay as they are.
+            `state_dict()` is the state after the last batch that was given out, and the iteration after
+            `load_state_dict(state)` delivers the rest of its epoch.
 
         Raises:
             PipelineError: JAX is missing, or an option is not valid. While the batches are drawn: JAX has no dtype

@@ -6,6 +6,7 @@ before it gives out the present batch. It never waits for a batch only in order 
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,9 +14,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from asyncfeed.bridges.run_factory import OpenRun, RunFactory
+from asyncfeed.bridges.run_places import one_leaf
 
 if TYPE_CHECKING:
+    from asyncfeed.bridges.run_places import RunPlaces
     from asyncfeed.feed import Feed
+    from asyncfeed.running import State
 
 
 class Placer(Protocol):
@@ -36,7 +40,11 @@ class Placer(Protocol):
 
 
 class PlacedBatches:
-    """The batches of a pipeline, placed by a `Placer`. Each iteration is a run of its own, and the next epoch."""
+    """The batches of a pipeline, placed by a `Placer`. Each iteration is a run of its own, and the next epoch.
+
+    `state_dict` and `load_state_dict` make it a `Stateful`, as `torch.distributed.checkpoint` and `torchdata` call
+    an object that is saved with the model.
+    """
 
     def __init__(self, factory: RunFactory, placer: Callable[[], Placer], size: int | None, text: str) -> None:
         self._factory = factory
@@ -66,18 +74,57 @@ class PlacedBatches:
         """Return the call that made this object."""
         return self._text
 
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch in which the last batch was given out, or of the next one if that is over.
+
+        It is 0 at the start. A loop that may go on from a state is `for epoch in range(batches.epoch, epochs)`.
+        """
+        return self._factory.places.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last batch that was given out, as JSON.
+
+        Batches whose transfer was started early do not count. The iteration after `load_state_dict` delivers the
+        rest of the epoch, and the one after that the next epoch. After the last batch of an epoch, the rest is
+        empty, until the loop has ended. If a loop is left early, the state still has the rest of its epoch.
+
+        Returns:
+            A dict with one text, for `torch.save`, `json.dump`, Orbax, or `load_state_dict`. It also fits
+            `pipeline.open(state=...)`.
+
+        Raises:
+            StateError: Two iterators are open, or the pipeline has a stage of which no state can be taken.
+        """
+        return one_leaf(self._factory.places.state())
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state in the next iteration. Call this before its first batch is drawn.
+
+        Args:
+            state: What `state_dict` of these batches, of an iterator of them or of a `Feed` of the same pipeline
+                returned, or its JSON. The device and the dtype may differ.
+
+        Raises:
+            StateError: The state is damaged, is of another pipeline, or an iterator is open that has begun.
+        """
+        self._factory.places.load(state)
+
     def _open(self) -> PlacedFeed:
-        return PlacedFeed(self._factory.open()[0], self._placer())
+        return PlacedFeed(self._factory.open()[0], self._placer(), self._factory.places)
 
 
 class PlacedFeed(Iterator[Any], AsyncIterator[Any]):
     """One pass over placed batches. As with a `Feed`, the first draw decides where the run runs."""
 
-    def __init__(self, run: OpenRun, placer: Placer) -> None:
+    def __init__(self, run: OpenRun, placer: Placer, places: RunPlaces) -> None:
         self._run = run
         self._placer = placer
+        self._places = places
         self._early: deque[_Started] = deque()
         """The batch whose transfer was started early, if there is one."""
+        self._numbers = itertools.count(1)
+        run.acknowledge(0)  # so a state does not have what is started early
 
     @property
     def feed(self) -> Feed[Any]:
@@ -93,12 +140,20 @@ class PlacedFeed(Iterator[Any], AsyncIterator[Any]):
         """Return the next batch."""
         try:
             early = self._taken()
+            drawn = next(self._run.feed) if early is None else None
+            number = next(self._numbers)
             if early is not None and early.error is not None:
                 raise early.error
-            started = self._placer.start(next(self._run.feed)) if early is None else early.batch
+            started = self._placer.start(drawn) if early is None else early.batch
             if self._placer.early:
                 self._start_early()
-            return self._placer.finish(started)
+            batch = self._placer.finish(started)
+            self._run.acknowledge(number)
+        except StopIteration:
+            self._run.place.over = True
+            raise
+        else:
+            return batch
         finally:
             del self  # an exception holds this frame, which would hold the feed and so the run
 
@@ -109,7 +164,15 @@ class PlacedFeed(Iterator[Any], AsyncIterator[Any]):
     async def __anext__(self) -> Any:
         """Return the next batch. None is started early: on the loop of a run, only a draw may take items."""
         try:
-            return self._placer.finish(self._placer.start(await anext(self._run.feed)))
+            drawn = await anext(self._run.feed)
+            number = next(self._numbers)
+            batch = self._placer.finish(self._placer.start(drawn))
+            self._run.acknowledge(number)
+        except StopAsyncIteration:
+            self._run.place.over = True
+            raise
+        else:
+            return batch
         finally:
             del self
 
@@ -135,6 +198,24 @@ class PlacedFeed(Iterator[Any], AsyncIterator[Any]):
 
     def __repr__(self) -> str:
         return repr(self._run.feed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last batch that this iterator gave out; see `PlacedBatches.state_dict`.
+
+        At the end, nothing of this epoch is left.
+        """
+        return one_leaf(self._run.place.state())
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state. Call this before the first batch is drawn.
+
+        Args:
+            state: As for `PlacedBatches.load_state_dict`.
+
+        Raises:
+            StateError: The state is damaged, is of another pipeline, or this iterator has begun.
+        """
+        self._places.load_run(self._run.place, state)
 
     def _taken(self) -> _Started | None:
         """Take the batch that was started early, if there is one. Several threads may draw at a time."""

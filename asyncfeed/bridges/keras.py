@@ -46,7 +46,7 @@ class Rehearsal(OpenRun):
     """
 
     def __init__(self, run: OpenRun, items: Iterator[Any]) -> None:
-        super().__init__(run.feed)
+        super().__init__(run.feed, run.place)
         self.run = run
         self.drawn = 0
         self._items = items
@@ -163,10 +163,10 @@ class KerasRuns(RunFactory):
         if rehearsal is not None:
             rehearsal.decide()
 
-    def _open(self) -> Feed[Any]:
-        feed = super()._open()
-        self._feeds.add(feed)
-        return feed
+    def _open(self) -> OpenRun:
+        run = super()._open()
+        self._feeds.add(run.feed)
+        return run
 
 
 class ClassWeights:

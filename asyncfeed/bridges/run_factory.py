@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from asyncfeed.bridges.run_places import RunPlace, RunPlaces
 from asyncfeed.errors import PipelineError
 from asyncfeed.feed import session_of
 from asyncfeed.sizes import Size, parse_bytes
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 class OpenRun:
     """The run of one iteration: the bridge stops it, asks about it, and reports on the trainer."""
 
-    def __init__(self, feed: Feed[Any]) -> None:
+    def __init__(self, feed: Feed[Any], place: RunPlace) -> None:
         self.feed = feed
+        self.place = place
+        """Where the trainer is, for states."""
         self._session = session_of(feed)
 
     @property
@@ -53,7 +56,7 @@ class OpenRun:
 
     def acknowledge(self, received: int) -> None:
         """Note how many items of this run the trainer has received: see `Session.acknowledge`."""
-        self._session.acknowledge(received)
+        self.place.acknowledge(received)
 
     def note_slow(self, reason: str) -> None:
         """Count that items took a slower path, for `stats`."""
@@ -76,25 +79,26 @@ class RunFactory:
     memory_limit: Size | None
     method: str = "to_tf"
     signature: Any = field(default=None, init=False)
-    _epochs: Iterator[int] = field(default_factory=itertools.count, init=False)
-    _begun: list[tuple[Feed[Any], Any]] = field(default_factory=list, init=False)
+    places: RunPlaces = field(init=False)
+    _begun: list[tuple[OpenRun, Any]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
+        self.places = RunPlaces(self.pipeline)
         if self.memory_limit is not None:  # so that a wrong limit raises at the line that calls the method
             self.memory_limit = parse_bytes(self.memory_limit, self.method)
 
     def peek(self) -> Any:
         """Start the first run now and return its first item. The first iteration uses both."""
-        feed = self._open()
-        self._begun.append((feed, None))
-        OpenRun(feed).begin()
+        run = self._open()
+        self._begun.append((run, None))
+        run.begin()
         try:
-            first = next(feed)
+            first = next(run.feed)
         except StopIteration:
             raise PipelineError(
                 f"{self.method}: {self.pipeline!r} has no items to infer a signature from; give output_signature"
             ) from None
-        self._begun[0] = (feed, [first])
+        self._begun[0] = (run, [first])
         return first
 
     def peek_again(self) -> Any:
@@ -102,9 +106,9 @@ class RunFactory:
 
         The first iteration gets both items.
         """
-        feed, items = self._begun[0]
+        run, items = self._begun[0]
         try:
-            items.append(next(feed))
+            items.append(next(run.feed))
         except Exception:  # noqa: BLE001 - the end or a failure, which the iteration sees at its place
             return None
         return items[1]
@@ -112,22 +116,23 @@ class RunFactory:
     def open(self) -> tuple[OpenRun, Iterator[Any]]:
         """Return the next run, and an iterator of all its items."""
         try:
-            feed, first = self._begun.pop()
+            run, first = self._begun.pop()
         except IndexError:
-            feed = self._open()
-            return OpenRun(feed), feed
-        run = OpenRun(feed)
+            run = self._open()
+            return run, run.feed
         if run.handoff is not None:
             run.handoff.restart()
-        return run, itertools.chain(first, feed)
+        return run, itertools.chain(first, run.feed)
 
     def withdraw(self) -> None:
         """Stop the run that `peek` started, if no iteration has used it."""
-        for feed, _ in self._begun:
-            feed.stop("the dataset was dropped")
+        for run, _ in self._begun:
+            run.stop("the dataset was dropped")
 
-    def _open(self) -> Feed[Any]:
-        feed = self.pipeline.open(memory_limit=self.memory_limit, epoch=next(self._epochs))
+    def _open(self) -> OpenRun:
+        epoch, state = self.places.claim()
+        feed = self.pipeline.open(memory_limit=self.memory_limit, epoch=epoch, state=state)
+        run = OpenRun(feed, self.places.add(feed, epoch))
         if self.on_open is not None:
             self.on_open(feed)
-        return feed
+        return run

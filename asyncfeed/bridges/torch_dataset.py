@@ -6,24 +6,32 @@ of a loader without workers.
 
 The workers must agree on the number of the epoch, and the process that made the dataset must not start again at 0.
 So the dataset keeps the number in shared memory (`EpochSlots`).
+
+`torchdata`'s `StatefulDataLoader` saves the dataset and the iterator, in the process that draws, which may be a
+worker. It restores the dataset, asks for an iterator, and restores that. It may ask for an iterator and
+never draw from it. So an iterator takes the number of its epoch at its first draw.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+from asyncfeed.bridges.run_factory import OpenRun
+from asyncfeed.bridges.run_places import RunPlaces, one_leaf
 from asyncfeed.bridges.share import share_size, shared
 from asyncfeed.bridges.torch_tensors import ToTensors, check_dtype
-from asyncfeed.errors import PipelineError
+from asyncfeed.errors import PipelineError, StateError
 from asyncfeed.extras import installed
 from asyncfeed.ranks import torch_rank
 from asyncfeed.sizes import Size, parse_bytes
+from asyncfeed.state.envelope import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from asyncfeed.pipeline import Pipeline
+    from asyncfeed.running import State
 
 Ranks = Literal["split", "same"]
 SLOTS = 1024
@@ -60,19 +68,106 @@ class EpochSlots:
         torch = installed("torch", "torch")
         return cls(torch.zeros(SLOTS, dtype=torch.int64).share_memory_())
 
-    def begin(self, slot: int, tag: int) -> int:
-        """Return the epoch of this tag."""
-        words = self.memory.numpy()
-        seen = words.copy()
+    def peek(self, tag: int) -> int:
+        """Return the epoch of this tag, if it begins now."""
+        seen = self.memory.numpy().copy()
         following = seen & MASK
         same = seen >> 31 == tag
-        epoch = int(following[same].max()) - 1 if tag and same.any() else int(following.max())
-        words[slot % SLOTS] = tag << 31 | epoch + 1
+        return int(following[same].max()) - 1 if tag and same.any() else int(following.max())
+
+    def begin(self, slot: int, tag: int) -> int:
+        """Return the epoch of this tag."""
+        epoch = self.peek(tag)
+        self.memory.numpy()[slot % SLOTS] = tag << 31 | epoch + 1
         return epoch
 
     def set(self, epoch: int) -> None:
         """Make this the next epoch."""
         self.memory.fill_(epoch)
+
+    @property
+    def used_by_workers(self) -> bool:
+        """Whether a worker has begun an epoch since the last `set`."""
+        return bool((self.memory.numpy() >> 31).any())
+
+
+class SlotNumbers:
+    """The numbers of the epochs that one process begins: `RunNumbers` over its slot."""
+
+    def __init__(self, slots: EpochSlots, slot: int) -> None:
+        self.tag = 0
+        """The tag of the iteration that this process is in; 0 if it is no worker."""
+        self._slots = slots
+        self._slot = slot
+
+    def peek(self) -> int:
+        """Return the number of the next epoch."""
+        return self._slots.peek(self.tag)
+
+    def begin(self) -> int:
+        """Return the number of the next epoch, and count on."""
+        return self._slots.begin(self._slot, self.tag)
+
+    def set(self, number: int) -> None:
+        """Make this the number of the next epoch, for all processes."""
+        self._slots.set(number)
+
+
+class Own:
+    """What a process has of a dataset: its part of the pipeline, and where it is in it."""
+
+    def __init__(self, part: Pipeline[Any], slots: EpochSlots, worker: int) -> None:
+        self.part = part
+        self.numbers = SlotNumbers(slots, worker)
+        self.places = RunPlaces(part, self.numbers)
+
+
+class DatasetFeed(Iterator[Any]):
+    """One iteration over a dataset. It takes the number of its epoch at its first draw."""
+
+    def __init__(self, own: Own, convert: ToTensors, limit: int | None) -> None:
+        self._own = own
+        self._convert = convert
+        self._limit = limit
+        self._run: OpenRun | None = None
+        self._numbers = itertools.count(1)
+
+    def __iter__(self) -> Self:
+        """Return the iterator itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        run = self._open()
+        try:
+            drawn = next(run.feed)
+            number = next(self._numbers)
+            batch = self._convert(drawn)
+            run.acknowledge(number)
+        except StopIteration:
+            run.place.over = True
+            raise
+        else:
+            return batch
+        finally:
+            del self, run  # an exception holds this frame, which would hold the feed and so the run
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last batch, as JSON. At the end, nothing of this epoch is left."""
+        return one_leaf(self._own.places.state() if self._run is None else self._run.place.state())
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state. Raise `StateError` if this iterator has begun."""
+        self._own.places.load_run(self._open().place, state)
+
+    def _open(self) -> OpenRun:
+        if self._run is None:
+            places = self._own.places
+            epoch, state = places.claim()
+            feed = self._own.part.open(memory_limit=self._limit, epoch=epoch, state=state)
+            self._run = OpenRun(feed, places.add(feed, epoch))
+            self._run.acknowledge(0)
+        return self._run
 
 
 @cache
@@ -85,7 +180,7 @@ def dataset_class() -> Any:
 
         def __init__(
             self, pipeline: Pipeline[Any], ranks: Ranks | None, convert: ToTensors, limit: int | None,
-            epochs: EpochSlots, rank: tuple[int, int] | None = None,
+            epochs: EpochSlots, rank: tuple[int, int] | None = None, first: State | None = None,
         ) -> None:  # fmt: skip
             self.pipeline = pipeline
             self._ranks = ranks
@@ -94,19 +189,18 @@ def dataset_class() -> Any:
             self._epochs = epochs
             self._rank = rank
             self._begun = 0
+            self._first = first
+            """The state that was loaded before the dataset was sent to this process."""
+            self._known: tuple[object, Own] | None = None
 
         def __iter__(self) -> Iterator[Any]:
-            """Yield the batches of the next epoch, or those of this worker and this rank."""
-            rank, count = self._share()
+            """Return an iterator of the batches of the next epoch, or those of this worker and this rank."""
+            own = self._own()
             info = get_worker_info()
-            worker, workers, tag = 0, 1, 0
             if info is not None:
-                worker, workers = info.id, info.num_workers
-                tag = (info.seed - info.id + self._begun * 0x9E3779B1) % MASK + 1
+                own.numbers.tag = (info.seed - info.id + self._begun * 0x9E3779B1) % MASK + 1
             self._begun += 1
-            epoch = self._epochs.begin(worker, tag)
-            part = shared(self.pipeline, rank=rank, ranks=count, worker=worker, workers=workers)
-            return _batches(part, self._convert, self._limit, epoch)
+            return DatasetFeed(own, self._convert, self._limit)
 
         def __len__(self) -> int:
             """Return the number of batches of a rank. Raises `TypeError` if it is not known."""
@@ -116,8 +210,52 @@ def dataset_class() -> Any:
             return size
 
         def set_epoch(self, epoch: int) -> None:
-            """Make this the next epoch, for all workers."""
-            self._epochs.set(epoch)
+            """Make this the next epoch, for all workers. The epoch of a state that was loaded changes nothing."""
+            self._own().places.go_to_epoch(epoch)
+
+        @property
+        def epoch(self) -> int:
+            """The number of the epoch of the last batch, or of the next epoch if that is over."""
+            return self._own().places.epoch
+
+        def state_dict(self) -> dict[str, Any]:
+            """Return the state after the last batch that this process has drawn; see `to_torch_dataset`."""
+            own = self._own()
+            if get_worker_info() is None and self._epochs.used_by_workers:
+                raise StateError(
+                    "the workers of a DataLoader draw from this dataset, so this process does not know what was "
+                    "trained on: use num_workers=0, or save the state of torchdata's StatefulDataLoader"
+                )
+            return one_leaf(own.places.state())
+
+        def load_state_dict(self, state: State) -> None:
+            """Go on from a state in the next iteration. Call this before its first batch is drawn."""
+            self._own().places.load(state)
+
+        def _own(self) -> Own:
+            """Return what this process has. A worker that was forked makes its own."""
+            rank, count = self._share()
+            info = get_worker_info()
+            worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+            key = rank, count, worker, workers, info is None
+            if self._known is None or self._known[0] != key:
+                first = self._first if self._known is None else self._known[1].places.first
+                part = shared(self.pipeline, rank=rank, ranks=count, worker=worker, workers=workers)
+                own = Own(part, self._epochs, worker)
+                if first is not None:
+                    self._continue(own, first, whole=info is None)
+                self._known = key, own
+            return self._known[1]
+
+        def _continue(self, own: Own, first: State, *, whole: bool) -> None:
+            """Load a state into what a process has. Raise if the process is a worker, which delivers a part."""
+            if whole:
+                own.places.load(first)
+            elif "passes" in opened(first)["body"]:
+                raise StateError(
+                    "the state of this dataset is in the middle of an epoch, which a DataLoader with workers "
+                    "cannot divide: use num_workers=0, or load the state of torchdata's StatefulDataLoader"
+                )
 
         def _share(self) -> tuple[int, int]:
             """Return the rank of this process and the number of ranks, as far as they divide the batches."""
@@ -140,8 +278,9 @@ def dataset_class() -> Any:
 
         def __reduce__(self) -> tuple[Any, ...]:
             # A worker that is spawned has no process group.
+            first = self._first if self._known is None else self._known[1].places.first
             given = self.pipeline, self._ranks, self._convert, self._limit, self._epochs.memory
-            return _again, (*given, self._rank or _rank())
+            return _again, (*given, self._rank or _rank(), first)
 
         def __repr__(self) -> str:
             """Return the call that made this dataset."""
@@ -151,13 +290,10 @@ def dataset_class() -> Any:
     return PipelineDataset
 
 
-def _again(pipeline: Any, ranks: Any, convert: ToTensors, limit: Any, memory: Any, rank: tuple[int, int]) -> Any:
-    return dataset_class()(pipeline, ranks, convert, limit, EpochSlots(memory), rank)
-
-
-def _batches(pipeline: Pipeline[Any], convert: ToTensors, limit: int | None, epoch: int) -> Iterator[Any]:
-    for batch in pipeline.open(memory_limit=limit, epoch=epoch):
-        yield convert(batch)
+def _again(
+    pipeline: Any, ranks: Any, convert: ToTensors, limit: Any, memory: Any, rank: tuple[int, int], first: Any
+) -> Any:
+    return dataset_class()(pipeline, ranks, convert, limit, EpochSlots(memory), rank, first)
 
 
 def _rank() -> tuple[int, int]:

@@ -9,8 +9,10 @@ use. torch itself keeps the pinned memory until the copy has read it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from asyncfeed.bridges.device_feed import PlacedBatches, Placer
 from asyncfeed.bridges.run_factory import RunFactory
@@ -18,11 +20,14 @@ from asyncfeed.bridges.torch_tensors import ToTensors, cast, check_dtype
 from asyncfeed.errors import PipelineError
 from asyncfeed.extras import installed
 from asyncfeed.pipeline import Pipeline
+from asyncfeed.stages.base import Node
+from asyncfeed.stages.steps import Work
 from asyncfeed.trees import flatten, map_leaves, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncfeed.axes import Axes
     from asyncfeed.feed import Feed
     from asyncfeed.sizes import Size
 
@@ -72,8 +77,36 @@ def before_queues(pipeline: Pipeline[Any], fn: Callable[[Any], Any]) -> Pipeline
     cut = len(stages)
     while cut and stages[cut - 1].is_queue:
         cut -= 1
-    made = Pipeline(pipeline.source, stages[:cut]).map(fn)
+    made = Pipeline(pipeline.source, stages[:cut]).then(Conversion(fn))
     return Pipeline(made.source, (*made.stages, *stages[cut:]))
+
+
+@dataclass(frozen=True)
+class Conversion(Node):
+    """A `map` that only changes what arrays are shown as. A saved state fits with and without it."""
+
+    fn: Callable[[Any], Any]
+
+    method: ClassVar[str] = "map"
+    positional: ClassVar[tuple[str, ...]] = ("fn",)
+    only_tunes: ClassVar[bool] = True
+
+    @property
+    def one_to_one(self) -> bool:
+        """Whether each item that comes out is made of one that goes in: True."""
+        return True
+
+    def steps(self) -> Sequence[Work]:
+        """Return one step, which calls the function for each item."""
+        return [Work(self.fn, "thread")]
+
+    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
+        """Return what a `map` returns: the function decides the axes."""
+        return upstream.mapped()
+
+    def length(self, upstream: int) -> int | None:
+        """Return the number of items, which stays."""
+        return upstream
 
 
 class OnCPU:

@@ -7,6 +7,8 @@
      "body": {...},
      "checksum": SHA-256 of the canonical JSON (sorted keys, no spaces, ASCII) of the other three}
 
+Bridges save it as `{"asyncfeed": "..."}`, with the JSON as a text.
+
 A state may come from anywhere. For any text and any object `unseal` returns a body or raises `StateError`. It runs
 no code, and its time and memory are bounded by the size of the state.
 """
@@ -95,6 +97,8 @@ def opened(state: object) -> dict[str, Any]:
     """
     try:
         given = _parsed(state) if isinstance(state, str | bytes | bytearray | memoryview) else state
+        if isinstance(given, dict) and given.keys() == {"asyncfeed"} and isinstance(given["asyncfeed"], str):
+            given = _parsed(given["asyncfeed"])  # as the bridges save it: with one leaf
         if not isinstance(given, dict):
             raise StateError(f"a state is a dict, or its JSON, not {type(given).__name__}")
         found = dict(given)

@@ -137,6 +137,9 @@ class ReadyRun:
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
         return [self.batches.pop(0)] if self.batches else []
 
+    def acknowledge(self, received: int) -> None:
+        self.received = received
+
 
 def test_the_next_transfer_starts_before_the_present_batch_is_given_out() -> None:
     started: list[int] = []
@@ -150,7 +153,7 @@ def test_the_next_transfer_starts_before_the_present_batch_is_given_out() -> Non
             return arrays
 
     run: Any = ReadyRun(4)
-    feed = PlacedFeed(run, OnDevices(Fake, None))
+    feed = PlacedFeed(run, OnDevices(Fake, None), None)
     given = [(int(next(feed)[0]), list(started)) for _ in range(4)]
     assert given == [(0, [0, 1]), (1, [0, 1, 2]), (2, [0, 1, 2, 3]), (3, [0, 1, 2, 3])]
 

@@ -108,11 +108,14 @@ class ReadyRun:
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
         return [self.batches.pop(0)] if self.batches else []
 
+    def acknowledge(self, received: int) -> None:
+        self.received = received
+
 
 def test_the_next_copy_starts_before_the_present_batch_is_given_out(gpu: FakeGPU) -> None:
     """And the trainer's stream waits for its own batch only."""
     run: Any = ReadyRun(*[FakeTensor(gpu, each, "cpu") for each in range(3)])
-    feed = PlacedFeed(run, torch_feed.OnCUDA(gpu, "cuda"))
+    feed = PlacedFeed(run, torch_feed.OnCUDA(gpu, "cuda"), None)
     given = [next(feed).name, len(gpu.log), next(feed).name]
     assert given == [0, 4, 1]
     assert [entry for entry in gpu.log if entry[0] in ("copy", "waits")] == [
@@ -157,7 +160,7 @@ def test_tensors_of_a_device_stay_there(gpu: FakeGPU) -> None:
 def test_a_batch_that_cannot_be_placed_fails_in_its_place(gpu: FakeGPU) -> None:
     """Also if it was started early."""
     run: Any = ReadyRun(FakeTensor(gpu, 0, "cpu"), np.zeros(2, "M8[s]"), FakeTensor(gpu, 2, "cpu"))
-    feed = PlacedFeed(run, torch_feed.OnCUDA(gpu, "cuda"))
+    feed = PlacedFeed(run, torch_feed.OnCUDA(gpu, "cuda"), None)
     assert next(feed).name == 0
     with pytest.raises(af.PipelineError, match="datetime64"):
         next(feed)

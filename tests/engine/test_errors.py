@@ -29,9 +29,8 @@ UNLIKE = {"ragged batch", "window", "window by number", "pack", "rows of a pack"
 def test_no_kind_is_left_out(tmp_path: Path) -> None:
     """Each source and stage of the package is in a pipeline that fails, but for those that call no user code."""
     package = Path(af.__file__).parent
-    more = (
-        package / name for name in ("sources.py", "image_source.py", "bridges/pydataset.py", "bridges/share.py")
-    )
+    names = "sources.py", "image_source.py", "bridges/pydataset.py", "bridges/share.py", "bridges/torch_feed.py"
+    more = (package / name for name in names)
     for path in (*package.glob("stages/*.py"), *more):
         importlib.import_module(".".join(("asyncfeed", *path.relative_to(package).with_suffix("").parts)))
     failing: set[type[Node]] = set()
@@ -45,7 +44,7 @@ def test_no_kind_is_left_out(tmp_path: Path) -> None:
         subclasses = pending.pop().__subclasses__()
         every |= {each for each in subclasses if each.__module__.startswith("asyncfeed.")}
         pending += subclasses
-    harmless = {"Source", "Table", "Pad", "Prefetch", "Share"}
+    harmless = {"Source", "Table", "Pad", "Prefetch", "Share", "Conversion"}
     of_the_engine = {"Fetch", "LoadBatch", "CachedWork"}  # what runs a sequence, and a load with what follows
     a_run_in_the_run = {"EpochNumbers", "ReadEpochs"}  # of a dataset with hooks: see test_datasets
     assert {each.__name__ for each in every - failing} == harmless | of_the_engine | a_run_in_the_run

@@ -303,6 +303,7 @@ FIELDS = {
     "Cache": "(nothing)",
     "CachedWork": "stages cache",
     "Concat": "pipelines",
+    "Conversion": "(nothing)",
     "Enumerate": "start=0",
     "EpochNumbers": "dataset",
     "Fetch": "upstream reading name",
