@@ -311,7 +311,8 @@ class Session:
         A bridge keeps it for a state after the run was dropped.
         """
         other = copy.copy(self)
-        vars(other).update(drawn=None, _driver=None, _task=None, _binding=None)
+        options = {**self._options, "context": None}  # the context has what `using` opened
+        vars(other).update(drawn=None, _driver=None, _task=None, _binding=None, _options=options)
         if self.run is not None:
             other.run = cast("Run", LeftRun(self.run.track))
         return other

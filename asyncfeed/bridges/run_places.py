@@ -122,8 +122,8 @@ class RunPlaces:
         """The state with which the next run begins."""
         self._numbers: RunNumbers = Counted() if numbers is None else numbers
         self._last: RunPlace | None = None
-        self._loaded = 0
-        """The number of the run of the last state that was loaded."""
+        self._least: int | None = None
+        """After a state was loaded: the number of its run, or later the one after the last run. None before."""
         self._all: weakref.WeakSet[RunPlace] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -137,7 +137,10 @@ class RunPlaces:
         """Return the number of a new run, and the state with which it begins."""
         with self._lock:
             state, self.first = self.first, None
-            return self._numbers.begin(), state
+            number = self._numbers.begin()
+            if self._least is not None:
+                self._least = number + 1
+            return number, state
 
     def add(self, feed: Feed[Any], epoch: int) -> RunPlace:
         """Return the place of a new run."""
@@ -154,7 +157,7 @@ class RunPlaces:
     def state(self) -> dict[str, Any]:
         """Return the state after what the trainer has received. Raise `StateError` if two runs are open."""
         last = self._last
-        if any(each.is_open for each in self._all if each is not last):
+        if any(each.is_open for each in list(self._all) if each is not last):
             raise StateError(
                 "two iterators of these batches are open, so there is no one place: call state_dict() of the "
                 "iterator whose place you want, or close() the other one"
@@ -172,7 +175,7 @@ class RunPlaces:
         session = self._session(0)
         session.known_as(self._known)
         session.load(state)
-        running = [each for each in self._all if each.is_open]
+        running = [each for each in list(self._all) if each.is_open]
         if len(running) > 1 or any(each.has_begun for each in running):
             raise StateError(
                 "an iterator of these batches is open already: load a state before the first batch is drawn, or "
@@ -193,23 +196,22 @@ class RunPlaces:
 
         The number of the run in which the state is changes nothing.
         """
-        if number < self._loaded:
+        least, last = self._least, self._last
+        if least is not None and (number < least or (number > least and self.first is not None)):
             raise StateError(
-                f"epoch {number} is asked for, but the state that was loaded is in epoch {self._loaded}: the "
-                "trainer must begin its count with that epoch"
+                f"epoch {number} is asked for, but the state that was loaded goes on with epoch {least}: the "
+                "trainer must count from there, or it would repeat or leave out batches"
             )
-        first, last = self.first, self._last
-        if first is not None and number == self._loaded:
+        if self.first is not None:
             return
         self._numbers.set(number)
-        self.first = None
         self._last = last if last is not None and last.is_open and last.has_begun else None
 
     def _go_to(self, number: int, first: State | None, last: RunPlace | None) -> None:
         with self._lock:
             self._numbers.set(number)
             self.first, self._last = first, last
-            self._loaded = number if last is None else last.epoch
+            self._least = number if last is None else last.epoch
 
 
 def one_leaf(state: dict[str, Any]) -> dict[str, str]:

@@ -100,15 +100,20 @@ def test_set_epoch_of_the_epoch_in_which_the_state_is_keeps_the_place() -> None:
     assert lists(dataset) == EPOCHS[5]
 
 
-def test_set_epoch_of_an_earlier_epoch_is_refused_after_a_state() -> None:
+def test_set_epoch_of_another_epoch_is_refused_after_a_state() -> None:
     """A loop that counts from 0 again would repeat what was trained on, and no error would say so."""
     dataset = NUMBERS.to_torch_dataset()
     dataset.load_state_dict(drawn(2, epoch=3))
-    with pytest.raises(StateError, match="epoch 0 is asked for, but the state that was loaded is in epoch 3"):
+    with pytest.raises(
+        StateError, match="epoch 0 is asked for, but the state that was loaded goes on with epoch 3"
+    ):
         dataset.set_epoch(0)
+    with pytest.raises(StateError, match="epoch 4 is asked for, .* goes on with epoch 3"):
+        dataset.set_epoch(4)
     assert lists(dataset) == EPOCHS[3][2:]
-    with pytest.raises(StateError, match="epoch 1 is asked for"):
-        dataset.set_epoch(1)
+    with pytest.raises(StateError, match="epoch 3 is asked for, .* goes on with epoch 4"):
+        dataset.set_epoch(3)
+    assert lists(dataset) == EPOCHS[4]
 
 
 def test_set_epoch_forgets_a_loop_that_was_left() -> None:
@@ -223,6 +228,39 @@ def test_accelerate_says_with_which_epoch_to_begin() -> None:
         list(loader)
     loader.set_epoch(dataset.epoch)
     assert [lists(loader), lists(loader)] == [EPOCHS[3][2:], EPOCHS[4]]
+
+
+@LOADER_WARNS
+@pytest.mark.parametrize("epoch", [0, 2])
+@pytest.mark.parametrize("count", [1, 5, 6])
+def test_accelerate_resumes_a_stateful_loader(epoch: int, count: int) -> None:
+    """It reads one batch ahead, and saves the state before. After the last batch that is the next epoch."""
+    accelerate = pytest.importorskip("accelerate")
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    config = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=True)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+
+    def loader() -> Any:
+        dataset = NUMBERS.to_torch_dataset(ranks="same")
+        return accelerator.prepare(loaders.StatefulDataLoader(dataset, batch_size=None))
+
+    one, state = loader(), None
+    for _ in range(epoch):
+        lists(one)
+    for number, _ in enumerate(one, 1):
+        if number == count:
+            state = one.state_dict()
+            break
+    other = loader()
+    other.load_state_dict(state)
+    over = count == 6
+    other.set_epoch(epoch + over)
+    assert [lists(other), lists(other)] == [EPOCHS[epoch + over][count % 6 :], EPOCHS[epoch + over + 1]]
+    wrong = loader()
+    wrong.load_state_dict(state)
+    if epoch or over:  # it counts from 0
+        with pytest.raises(StateError, match="is asked for, but the state that was loaded goes on with epoch"):
+            lists(wrong), lists(wrong)
 
 
 def test_it_is_saved_with_the_model_by_torch() -> None:

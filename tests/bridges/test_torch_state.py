@@ -6,6 +6,8 @@ import gc
 import io
 import json
 import threading
+import weakref
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -226,6 +228,30 @@ def test_the_state_does_not_hold_the_run() -> None:
     assert data.state_dict()
 
 
+def test_the_state_holds_nothing_that_the_run_opened() -> None:
+    class Model:
+        pass
+
+    opened: list[Any] = []
+
+    @contextmanager
+    def model() -> Any:
+        made = Model()
+        opened.append(weakref.ref(made))
+        yield made
+
+    def use(x: int, model: Model) -> int:
+        return x
+
+    data = placed(af.items(range(50)).using(model=model).map(use).batch(2))
+    with iter(data) as feed:
+        next(feed)
+    del feed
+    gc.collect()
+    assert [each() for each in opened] == [None]
+    assert data.state_dict()
+
+
 def test_before_the_first_batch_a_state_is_the_start_or_what_was_loaded() -> None:
     data = placed(NUMBERS)
     start = data.state_dict()
@@ -333,6 +359,34 @@ def test_a_state_fits_other_devices_and_dtypes_and_the_pipeline_itself() -> None
         data = NUMBERS.to_torch()
         data.load_state_dict(json.dumps(plain.state_dict()))
         assert lists(data) == lists(NUMBERS)[1:]
+
+
+def test_the_states_of_ranks_merge() -> None:
+    """Four ranks of unequal progress go on as two."""
+
+    def part(rank: int, ranks: int, batch: int) -> Any:
+        return af.items(range(24)).shuffle(seed=7).shard(rank, ranks).batch(batch).to_torch()
+
+    states, seen = [], []
+    for rank in range(4):
+        data = part(rank, 4, 2)
+        feed = iter(data)
+        for _ in range(rank % 3):
+            seen += next(feed).tolist()
+        states.append(data.state_dict())
+    merged = af.merge_states(states)
+    for rank in range(2):
+        data = part(rank, 2, 4)
+        data.load_state_dict(merged)
+        feed = iter(data)
+        seen += next(feed).tolist()
+        again = part(rank, 2, 4)
+        again.load_state_dict(data.state_dict())
+        assert again.epoch == 0
+        seen += [number for batch in again for number in batch.tolist()]
+        assert again.epoch == 1
+        assert lists(again) == lists(af.items(range(24)).shuffle(seed=7).shard(rank, 2).batch(4).open(epoch=1))
+    assert sorted(seen) == list(range(24))
 
 
 def test_it_is_saved_with_the_model_by_torch() -> None:

@@ -56,6 +56,17 @@ def test_a_body_comes_back_as_it_was(body: dict[str, Any]) -> None:
         assert unseal(form, OWN) == body
 
 
+def test_a_state_with_one_leaf_comes_back_as_it_was() -> None:
+    """So the bridges save it. No more than one such form is taken off."""
+    leaf = {"asyncfeed": json.dumps(seal(OWN, BODY))}
+    for form in (leaf, json.dumps(leaf), json.dumps(leaf).encode()):
+        assert unseal(form, OWN) == BODY
+    for wrong in ({"asyncfeed": json.dumps(leaf)}, {"asyncfeed": ""}, {"asyncfeed": None}, {"asyncfeed": leaf}):
+        for damaged in (wrong, json.dumps(wrong)):
+            with pytest.raises(af.StateError):
+                unseal(damaged, OWN)
+
+
 def test_a_state_says_what_it_is_of() -> None:
     state = seal(OWN, BODY)
     assert sorted(state) == ["asyncfeed", "body", "checksum", "pipeline"]
