@@ -53,9 +53,9 @@ class AcknowledgingHandoff(Handoff):
 
     @property
     def finished(self) -> bool:
-        """Whether a consumer was told of the end, and all items are finished."""
+        """Whether the queue was stopped or a consumer was told of its end, and all items are finished."""
         with self._lock:
-            return self._is_finished()
+            return (self._told or self.stopped is not None) and self._in_hand.first() is None
 
     def _is_finished(self) -> bool:
         return self._told and self._in_hand.first() is None

@@ -347,9 +347,12 @@ class Disk:
         self.free = threading.Event()
         self.free.set()
         self.error: Exception | None = None
+        self.slow: threading.Event | None = None
 
     def write(self, path: Path, state: dict[str, Any]) -> None:
         self.free.wait(10)
+        if self.slow is not None:
+            self.slow.wait(0.3)  # nobody sets it
         if self.error is not None:
             raise self.error
         self.writes.append(state)
@@ -469,6 +472,17 @@ def test_the_file_is_complete_when_the_loop_over_the_feed_has_ended(path: Path) 
             assert path.exists()
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("drawn", [1, len(BATCHES)])
+def test_the_end_of_the_epochs_comes_after_the_last_write(path: Path, disk: Disk, drawn: int) -> None:
+    """Also if the last one was left early."""
+    disk.slow = threading.Event()
+    for epoch in TRAIN.epochs(2, path=path, checkpoint_every=1000):
+        for number, _ in enumerate(epoch, start=1):
+            if number == drawn:
+                break
+    assert len(disk.writes) == 1
 
 
 def test_a_state_that_is_taken_between_two_batches_counts_what_was_drawn(path: Path) -> None:
