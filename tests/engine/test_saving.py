@@ -346,10 +346,12 @@ class Disk:
         self.writes: list[dict[str, Any]] = []
         self.free = threading.Event()
         self.free.set()
+        self.begun = threading.Event()
         self.error: Exception | None = None
         self.slow: threading.Event | None = None
 
     def write(self, path: Path, state: dict[str, Any]) -> None:
+        self.begun.set()
         self.free.wait(10)
         if self.slow is not None:
             self.slow.wait(0.3)  # nobody sets it
@@ -414,12 +416,12 @@ def test_a_disk_that_hangs_is_left_behind_after_the_grace(
 ) -> None:
     async def main() -> None:
         loop: Any = asyncio.get_running_loop()
-        loop.threads_busy = lambda: False
         async with TRAIN.open(path=path, checkpoint_every=1, grace=3) as feed:
             await anext(feed)
             await anext(feed)
-            disk.free.clear()
-            await anext(feed)
+            await asyncio.to_thread(disk.begun.wait, 10)
+            assert (await anext(feed)).tolist() == BATCHES[2]
+            loop.threads_busy = lambda: False  # so the clock reaches the end of the grace
 
     disk.free.clear()
     run_virtual(main())
