@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from asyncfeed.engine.checkpoint.gates import FlatGate, LinkGate, RestGate
-from asyncfeed.engine.checkpoint.record import Record, UnorderedRecord
+from asyncfeed.engine.checkpoint.gates import ChildGate, LinkGate, ReplayGate, RestGate
+from asyncfeed.engine.checkpoint.record import Record, WorkRecord
 from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.limits.budget import Account, Budget
 from asyncfeed.epoch_end import END_OF_STREAM, RESTORED, EpochEnd
@@ -80,7 +80,7 @@ class Watch:
     `resumes` of them.
     """
 
-    __slots__ = ("_came", "_ended", "_resumes", "_unwanted", "_what", "level")
+    __slots__ = ("_came", "_ended", "_resumes", "_unwanted", "_what", "follows", "level")
 
     def __init__(
         self, what: str, level: int, levels: int, unwanted: Callable[[EpochsEnded], bool], *, resumes: int
@@ -91,6 +91,7 @@ class Watch:
         self._ended = EpochsEnded(levels)
         self._came = resumes > 0
         self._resumes = resumes
+        self.follows: Chunk | None = None
 
     def look(self, chunk: Chunk) -> Chunk:
         """Return the chunk, or a failure in place of it."""
@@ -110,7 +111,7 @@ class Watch:
         return Chunk([], (), failure=Failure(error, "repeat()", "none", None, 0), nbytes=chunk.nbytes)
 
 
-Link = TransformLink | Watch | FlatGate | RestGate | UnorderedRecord
+Link = TransformLink | Watch | ChildGate | WorkRecord | ReplayGate | RestGate
 
 
 class Emitter:
@@ -161,14 +162,22 @@ class Emitter:
         await self._send(Chunk(items, positions, nbytes=self._released(link)), rest)
 
     async def _send(self, chunk: Chunk, links: Sequence[Link]) -> None:
+        if self.finished:  # by what a gate has let through before
+            self._budget.charge(-chunk.nbytes)
+            return
         for place, link in enumerate(links):
             if isinstance(link, TransformLink):
                 if link.gate is not None:
                     await self._send_rebuilt(chunk, link, links[place + 1 :])
                     return
                 chunk = self._through(link, chunk)
-            else:
-                chunk = link.look(chunk)
+                continue
+            chunk = link.look(chunk)
+            if link.follows is not None:
+                follows, link.follows = link.follows, None
+                await self._send(chunk, links[place + 1 :])
+                await self._send(follows, links[place + 1 :])
+                return
         if chunk.ends_stream:
             self.finished = True
         if chunk.items or chunk.ends:

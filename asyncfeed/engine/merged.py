@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from asyncfeed.engine.checkpoint.children import ChildrenStation
 from asyncfeed.engine.checkpoint.gates import FlatLeft
 from asyncfeed.engine.checkpoint.rests import behind, damage
-from asyncfeed.engine.checkpoint.stations import FlatStation, LinkStation, SourceStation
+from asyncfeed.engine.checkpoint.stations import LinkStation, SourceStation
 from asyncfeed.engine.checkpoint.track import Track
 from asyncfeed.engine.emitter import Sink
 from asyncfeed.engine.operators.step import RunContext
@@ -125,7 +126,7 @@ class _Part:
             self.at = epoch, numbers["seen"]
             self._weight = self._epochs.weight(shard.level)
             self.first = min([epoch, *(provenance.epoch(each) // self._weight for each in self.positions)])
-        flat = [each.left(track.wanted_of(each)) for each in behind(track) if isinstance(each, FlatStation)]
+        flat = [each.left(track.wanted_of(each)) for each in behind(track) if isinstance(each, ChildrenStation)]
         self.flat = [
             FlatLeft(
                 [renumbered(each, old, new) for each in left.begun],

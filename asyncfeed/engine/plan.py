@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from asyncfeed.engine.channel import Channel
+from asyncfeed.engine.checkpoint.gates import ReplayGate
 from asyncfeed.engine.checkpoint.merges import InputRecord, MergeRecord, MergeStation
-from asyncfeed.engine.checkpoint.record import UnorderedRecord
+from asyncfeed.engine.checkpoint.record import WorkRecord
 from asyncfeed.engine.checkpoint.rests import RestOfRun, rest_of
-from asyncfeed.engine.checkpoint.track import Track, is_unordered
+from asyncfeed.engine.checkpoint.skips import SkipRecord
+from asyncfeed.engine.checkpoint.track import Track, needs_record
 from asyncfeed.engine.constants import CHUNK_ITEMS, PREFETCH_BATCHES, PREFETCH_SAMPLES
 from asyncfeed.engine.emitter import Emitter, Link, Sink, TransformLink, Watch
 from asyncfeed.engine.epochs import EpochCounter
@@ -35,6 +37,8 @@ from asyncfeed.engine.timed import TimedStep
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.steps import Algorithm, Passes, Picking, Queue, Timed, Work, Zipping
 from asyncfeed.stages.together import arrange, first_place, is_endless, numbering, reached
+
+S = TypeVar("S", bound=Step)
 
 
 class Description(Protocol):
@@ -162,12 +166,7 @@ class _Compiler:
                         unit, gathers = unit * gathers, 1
                     case Work():
                         spec = replace(spec, name=str(node), unit=unit)
-                        record = UnorderedRecord() if is_unordered(each) else None
-                        if record is not None:
-                            self._links.append(record)
-                        room = max(1, CHUNK_ITEMS // unit)
-                        step = self._next(step, room, self._operator(spec, each, skip_budget, record))
-                        self.track.add_work(each, spec.name, self._links, record)
+                        step = self._work(step, spec, each, level, skip_budget)
                     case Queue():
                         step = self._next(step, each.room, partial(RelayStep, replace(spec, name=str(node))))
                     case Passes():
@@ -192,13 +191,14 @@ class _Compiler:
         self, step: Step, regroups: Algorithm | Timed, spec: StepSpec, level: int, repeats: Sequence[int | None]
     ) -> Step:
         """Put an algorithm into the way out of a step: of the one before, or of one that keeps its time."""
+        timed = isinstance(regroups, Timed)
         if isinstance(regroups, Timed):
             step = self._next(step, CHUNK_ITEMS, partial(TimedStep, spec, regroups))
             regroups = regroups.algorithm
         top = level == len(repeats)
         link = TransformLink(regroups, level, self._epochs(repeats[level:]), top=top)
         self._links.append(link)
-        self.track.add_link(link, spec.name)
+        self.track.add_link(link, spec.name, timed=timed)
         return step
 
     def _epochs(self, repeats: Sequence[int | None]) -> EpochCounter:
@@ -211,18 +211,29 @@ class _Compiler:
             )
         return EpochCounter(repeats, self._run)
 
-    def _operator(
-        self, spec: StepSpec, work: Work, skip_budget: SkipBudget, record: UnorderedRecord | None
-    ) -> Callable[[Channel], Step]:
+    def _work(self, step: Step, spec: StepSpec, work: Work, level: int, skip_budget: SkipBudget) -> Operator:
+        """Add the step of a function."""
         if work.slow_paths is not None:
             self._context.slow_paths.append(work.slow_paths)
+        record = WorkRecord(spec.name) if needs_record(work) else None
+        if record is not None:
+            self._links.append(record)
 
-        def make(inbox: Channel) -> Step:
-            operator = Operator(spec, work, inbox, executor_of(work), skip_budget)
+        def make(inbox: Channel) -> Operator:
+            return Operator(spec, work, inbox, executor_of(work), skip_budget)
+
+        operator = self._next(step, max(1, CHUNK_ITEMS // spec.unit), make)
+        if record is not None:
             operator.record = record
-            return operator
-
-        return make
+            self.track.add_work(work, record, self._links, operator.executor.order)
+        if skip_budget.counts:
+            operator.skipped = SkipRecord()
+            self.track.add_skips(operator.skipped, operator.go_on_skipping)
+        if work.carries:
+            gate = ReplayGate(spec.name)
+            self._links.append(gate)
+            self.track.add_carrying(gate, level, spec.name)
+        return operator
 
     def _merge(self, source: Source, spec: StepSpec, epochs: EpochCounter, repeats: Sequence[int | None]) -> Step:
         branches: list[Branch] = []
@@ -255,7 +266,7 @@ class _Compiler:
         self.steps.append(step)
         self._links = []
 
-    def _next(self, step: Step, room: int, make: Callable[[Channel], Step]) -> Step:
+    def _next(self, step: Step, room: int, make: Callable[[Channel], S]) -> S:
         channel = Channel(room)
         self.close(step, channel)
         following = make(channel)

@@ -11,7 +11,7 @@ from asyncfeed.axes import Axes
 from asyncfeed.functions.checks import check_fn, is_async
 from asyncfeed.position import Positions
 from asyncfeed.stages.base import Node
-from asyncfeed.stages.steps import Algorithm, Step, Work
+from asyncfeed.stages.steps import Algorithm, Held, Step, Work
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Scan(Node):
     def steps(self) -> Sequence[Step]:
         """Return two steps: one marks the first item of an epoch, one calls the function."""
         if is_async(self.fn):
-            return [MarkFirst(), Work(AwaitScan(self.fn, self.initial), "async", concurrency=1)]
-        return [MarkFirst(), Work(CallScan(self.fn, self.initial), "thread", concurrency=1)]
+            return [MarkFirst(), Work(AwaitScan(self.fn, self.initial), "async", concurrency=1, carries=True)]
+        return [MarkFirst(), Work(CallScan(self.fn, self.initial), "thread", concurrency=1, carries=True)]
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return the rule for the results of a function."""
@@ -66,6 +66,14 @@ class MarkFirst(Algorithm):
         """Begin a new epoch."""
         self._first = True
         return [], ()
+
+    def state(self) -> Held:
+        """Return that nothing is held."""
+        return Held([], [], {"first": self._first})
+
+    def restore(self, held: Held) -> None:
+        """Go on from a state."""
+        self._first = held.numbers["first"]
 
 
 class CallScan:

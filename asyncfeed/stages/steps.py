@@ -57,7 +57,7 @@ class Chunk:
 
     def split(self, size: int) -> Chunk:
         """Keep the first `size` items. Return the rest, with its share of the bytes, and boundary or failure."""
-        nbytes = self.nbytes * (len(self.items) - size) // len(self.items)
+        nbytes = self.nbytes * (len(self.items) - size) // max(1, len(self.items))
         rest = Chunk(self.items[size:], self.positions[size:], self.boundary, self.failure, nbytes)
         del self.items[size:]
         self.positions = self.positions[:size]
@@ -255,6 +255,9 @@ class Work:
     """Whether the function takes the item's `Place` as a second argument."""
     concurrency: Concurrency = "auto"
     ordered: bool = True
+    carries: bool = False
+    """Whether the function carries something from item to item. A run that resumes calls it from the start of its
+    epoch, and drops the results that were received."""
     turns: Turns | None = None
     """For shape "flat": how the children of several items take turns. None sends all children of an item
     together."""

@@ -14,6 +14,8 @@ from tests.engine import in_worker
 from tests.engine.drawn_functions import (
     Fails,
     Groups,
+    add,
+    add_later,
     at_once,
     copies,
     countdown,
@@ -34,6 +36,7 @@ from tests.engine.model import (
     counted,
     cut,
     expanded,
+    in_turns,
     kept,
     mapped,
     merged,
@@ -43,6 +46,7 @@ from tests.engine.model import (
     repeated,
     skipped,
     sliced,
+    summed,
     taken,
     then,
     with_policy,
@@ -52,7 +56,7 @@ MAPS = ["map", "async map", "quick map", "noise", "late noise"]
 FILTERS = ["filter", "async filter"]
 FLAT = ["flat list", "flat lazy", "flat async", "flat groups"]
 PLACES = ["take", "skip", "repeat", "cut", "enumerate", "shuffle", "buffer shuffle", "take", "repeat"]
-OTHERS = ["batch", "rebatch", "prefetch", "zip", "concat"]
+OTHERS = ["batch", "rebatch", "prefetch", "zip", "concat", "interleave", "scan"]
 RANDOM = ["noise", "late noise", "shuffle", "buffer shuffle"]
 ALL = MAPS + FILTERS + FLAT + PLACES + OTHERS
 FAILING = [f"failing {kind}" for kind in ("map", "async map", *FILTERS, *FLAT)]
@@ -268,8 +272,16 @@ def other(draw: st.DrawFn, case: Case, kind: str) -> Case:
                 case, rows, lambda items, epoch: second(first(items, epoch), epoch),
                 known=case.known and case.ordered,
             )  # fmt: skip
+        case "interleave":
+            cycle, block = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+            fn: Any = draw(st.sampled_from([copies, countdown]))
+            return then(case, p.interleave(fn, cycle=cycle, block=block), in_turns(fn, cycle, block))
+        case "scan":
+            fn = draw(st.sampled_from([add, add_later]))
+            return then(case, p.scan(fn, 0), summed)
         case "prefetch":
-            return then(case, p.prefetch(draw(st.integers(1, 4))), lambda items, _: items)
+            queue = p.prefetch(draw(st.integers(1, 4)))
+            return then(case, queue, lambda items, _: items, renumbers=case.renumbers)
         case "zip":
             one, two = draw(st.permutations([case, draw(pipelines(depth=2))]))
             pipeline = af.zip(one.pipeline, two.pipeline, strict=False).map(sum)

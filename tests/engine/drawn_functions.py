@@ -59,6 +59,15 @@ async def ticks(x: int) -> Any:
         yield tick
 
 
+def add(total: int, x: int) -> tuple[int, int]:
+    return total + x, total + x
+
+
+async def add_later(total: int, x: int) -> tuple[int, int]:
+    await asyncio.sleep(x % 2 / 1000)
+    return total + x, total + x
+
+
 @dataclass(frozen=True, repr=False)
 class Groups(StreamDecoder[int]):
     """A decoder that yields the children of a number in groups of up to two."""

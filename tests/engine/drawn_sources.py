@@ -137,7 +137,7 @@ def sources(draw: st.DrawFn) -> Case:
     if kind == "lines":
         return Case(pipeline, lambda epoch: [At(value, epoch, (0, i)) for i, value in enumerate(values)])
     by_number = kind in SEQUENCES and (kind != "bare" or bool(values))
-    return Case(pipeline, lambda epoch: numbered(values, epoch), by_number, by_number)
+    return Case(pipeline, lambda epoch: numbered(values, epoch), by_number, by_number, renumbers=by_number)
 
 
 def _source(kind: str, values: list[int], concurrency: Any) -> af.Pipeline[Any]:

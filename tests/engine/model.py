@@ -176,6 +176,42 @@ def expanded(fn: Callable[[int], Iterable[int]], skips: Skips | None = None) -> 
     return calls(children, skips)
 
 
+def in_turns(fn: Callable[[int], Iterable[int]], cycle: int, block: int) -> Meaning:
+    """Return the children of items, `block` of each of `cycle` items in turn, as TensorFlow's `interleave` does."""
+
+    def out(items: Items, _: int) -> Items:
+        whole = good(items)
+        opened = (
+            [At(value, at.epoch, (at.ordinal, place)) for place, value in enumerate(fn(at.value))] for at in whole
+        )
+        slots: list[Items | None] = [None] * cycle
+        sent: Items = []
+        turn = 0
+        while True:
+            if slots[turn] is None:
+                slots[turn] = next(opened, None)
+            children = slots[turn]
+            if children is None:
+                if not any(slot is not None for slot in slots):
+                    return sent + failure(items)
+            else:
+                sent += children[:block]
+                slots[turn] = children[block:] if len(children) >= block else None
+            turn = (turn + 1) % cycle
+
+    return out
+
+
+def summed(items: Items, _: int) -> Items:
+    """Return the sum of each item and all before it."""
+    total = 0
+    sums = []
+    for at in good(items):
+        total += at.value
+        sums.append(at._replace(value=total))
+    return sums + failure(items)
+
+
 def noisy(fn: Callable[[int, np.random.Generator], int], seed: int) -> Meaning:
     return calls(lambda at: [at._replace(value=fn(at.value, generator_at(seed, at.epoch, at.ordinal)))])
 

@@ -10,10 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import asyncfeed as af
-from asyncfeed.errors import StateError
 from asyncfeed.testing import run_virtual
-from tests.engine.drawn import pipelines, unordered
+from tests.engine.drawn import failing, pipelines, unordered
 from tests.engine.drawn_sources import Ledger
+from tests.engine.failing import Oops
 from tests.engine.inside import CHUNK, chunks_of, memory_guessed, memory_used, tracked
 from tests.engine.model import Case
 from tests.engine.searching import searched
@@ -58,11 +58,7 @@ def test_nothing_is_lost_or_repeated_at_any_cut(
     for number, count in enumerate([*cuts, None]):
         Ledger.begin()
         with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)):
-            try:
-                more, state, used = run_virtual(draw(case.pipeline, count, state, looks), seed=seed + number)
-            except StateError as error:
-                assume("yet" not in str(error))
-                raise
+            more, state, used = run_virtual(draw(case.pipeline, count, state, looks), seed=seed + number)
         items += more
         assert items == expected[: len(items)]
         assert used == 0 or case.cuts
@@ -87,11 +83,47 @@ def test_nothing_is_lost_or_repeated_where_items_come_out_of_order(
     items: list[Any] = []
     for number, count in enumerate([*cuts, None]):
         with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)):
-            try:
-                more, state, used = run_virtual(draw(case.pipeline, count, state, looks), seed=seed + number)
-            except StateError as error:
-                assume("yet" not in str(error))
-                raise
+            more, state, used = run_virtual(draw(case.pipeline, count, state, looks), seed=seed + number)
         items += more
         assert used == 0 or case.cuts
     assert sorted(items) == sorted(expected.values)
+
+
+async def draw_failing(pipeline: af.Pipeline[Any], count: int | None, state: Any) -> tuple[list[Any], Any, Any]:
+    """Return the next items after a state, the number that failed, and the state after them."""
+    items: list[Any] = []
+    bad = None
+    async with pipeline.open(state=state) as feed:
+        try:
+            while count is None or len(items) < count:
+                items.append(await anext(feed))
+        except StopAsyncIteration:
+            pass
+        except Oops as error:
+            bad = error.args[0]
+        return items, bad, json.loads(json.dumps(feed.state_dict()))
+
+
+@searched(200)
+@given(
+    case=failing(),
+    cuts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    length=st.sampled_from([1, 2, 3, 17, CHUNK]),
+    tracks=st.sampled_from([1, 4, 4096]),
+    seed=seeds,
+)
+def test_items_that_fail_are_left_out_and_end_a_run_as_if_there_was_one_run(
+    case: Case, cuts: list[int], length: int, tracks: int, seed: int
+) -> None:
+    """Limits of how many may be left out count over all runs. An item that ends a run ends the next one, too."""
+    expected = case.run()[0]
+    state: Any = None
+    items: list[Any] = []
+    for number, count in enumerate([*cuts, None]):
+        with chunks_of(length), tracked(tracks):
+            more, bad, state = run_virtual(draw_failing(case.pipeline, count, state), seed=seed + number)
+        items += more
+        assert items == expected.values[: len(items)]
+        assert bad is None or items == expected.values
+    assert items == expected.values
+    assert bad == (None if expected.bad is None else expected.bad.number)

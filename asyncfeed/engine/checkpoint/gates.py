@@ -2,8 +2,8 @@
 
 The source first sends the items that stages held, then `RESTORED`, then the items that nobody has received.
 Before `RESTORED`, a `LinkGate` stands in for its algorithm: it collects items, gives the algorithm those that it
-held, and makes the results that later stages held. Behind a `flat_map`, a `FlatGate` drops the children that were
-not held, and, after `RESTORED`, those that were received.
+held, and makes the results that later stages held. Behind a `flat_map`, a `ChildGate` drops the children that no
+later stage held.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from asyncfeed.epoch_end import RESTORED
+from asyncfeed.engine.checkpoint.record import Log, did_not_come
+from asyncfeed.epoch_end import RESTORED, EpochEnd
 from asyncfeed.errors import StateError
 from asyncfeed.position import NOWHERE, Position, Positions, canonical, child_of
 from asyncfeed.stages.steps import Algorithm, Chunk, Held
@@ -65,39 +66,27 @@ class LinkGate:
         try:
             return self._came[canonical(position)]
         except KeyError:
-            raise StateError(
-                f"{self._name} held item {position} when the state was taken, and it did not come again: a stage "
-                "before it left it out, or delivers fewer items than before"
-            ) from None
+            raise did_not_come(self._name, position) from None
 
 
-class FlatGate:
-    """Drops children that nobody needs."""
+class ChildGate:
+    """Drops children that no later stage held, until `RESTORED`."""
 
-    def __init__(self, wanted: Iterable[Position], received: Mapping[Position, int]) -> None:
+    def __init__(self, wanted: Iterable[Position]) -> None:
         self._wanted = set(map(canonical, wanted))
         """The children that later stages held."""
-        self._received = received
-        """How many children of an item were received."""
         self._restored = False
+        self.follows: Chunk | None = None
 
     def look(self, chunk: Chunk) -> Chunk:
         """Return the chunk without the children that nobody needs."""
-        if self._restored and not self._received:
+        if self._restored:
             return chunk
-        kept = [place for place, position in enumerate(chunk.positions) if self._keeps(position)]
-        self._restored = self._restored or chunk.boundary is RESTORED
-        if len(kept) == len(chunk.items):
-            return chunk
+        self._restored = chunk.boundary is RESTORED
+        kept = [place for place, each in enumerate(chunk.positions) if canonical(each) in self._wanted]
         nbytes = chunk.nbytes  # the bytes of dropped children go with the others
         items, positions = [chunk.items[each] for each in kept], [chunk.positions[each] for each in kept]
         return Chunk(items, positions, chunk.boundary, chunk.failure, nbytes)
-
-    def _keeps(self, position: Position) -> bool:
-        if not self._restored:
-            return canonical(position) in self._wanted
-        parent, number = child_of(position)
-        return number >= self._received.get(canonical(parent), 0)
 
 
 class FlatLeft(NamedTuple):
@@ -118,6 +107,7 @@ class RestGate:
     def __init__(self, left: FlatLeft) -> None:
         self._received = dict(zip(map(canonical, left.begun), left.received, strict=True))
         self._held = set(map(canonical, left.held))
+        self.follows: Chunk | None = None
         self._ended = {canonical(child_of(each)[0]) for each in left.held} - self._received.keys()
 
     def look(self, chunk: Chunk) -> Chunk:
@@ -135,3 +125,60 @@ class RestGate:
         parent, number = child_of(position)
         parent = canonical(parent)
         return parent not in self._ended and number >= self._received.get(parent, 0)
+
+
+class ReplayGate:
+    """Stands behind a function that is called from the start of an epoch. Drops results until the checkpoint."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.events: Log[Positions | EpochEnd] = Log()
+        """The results that were sent, and the ends."""
+        self.follows: Chunk | None = None
+        """What to send after the chunk that `look` has returned."""
+        self._wanted: set[Position] | None = None
+        """The results that later stages held. None in a run from the start, and after `RESTORED`."""
+        self._received = 0
+        """Number of results up to the checkpoint that did not come again yet."""
+        self._ends = 0
+        """Number of these ends."""
+
+    def resume(self, received: int, ends: int, wanted: Iterable[Position]) -> None:
+        """Drop this number of results, and of ends. Let those pass that later stages want."""
+        self._received, self._ends, self._wanted = received, ends, set(map(canonical, wanted))
+
+    def look(self, chunk: Chunk) -> Chunk:
+        """Note a chunk, and return it. Before `RESTORED`, return what is wanted of it."""
+        if self._wanted is not None:
+            chunk = self._replay(chunk, self._wanted)
+            if self._wanted is None and self.follows is not None:
+                self._note(self.follows)
+        else:
+            self._note(chunk)
+        return chunk
+
+    def _note(self, chunk: Chunk) -> None:
+        if chunk.items:
+            self.events.append(chunk.positions)
+        if chunk.boundary is not None:
+            self.events.append(chunk.boundary)
+
+    def _replay(self, chunk: Chunk, wanted: set[Position]) -> Chunk:
+        count = min(self._received, len(chunk.items))
+        self._received -= count
+        rest = chunk.split(count)
+        if (rest.ends_stream and (self._received or self._ends)) or (rest.items and self._ends):
+            raise StateError(
+                f"{self._name} has not the results that it had when the state was taken: other items came"
+            )
+        kept = [place for place, each in enumerate(chunk.positions) if canonical(each) in wanted]
+        chunk.items = [chunk.items[place] for place in kept]
+        chunk.positions = [chunk.positions[place] for place in kept]
+        if self._received or self._ends:
+            self._ends -= rest.boundary is not None
+            rest.boundary = None
+        if not (self._received or self._ends):
+            self._wanted = None
+            chunk.boundary = RESTORED
+        self.follows = rest
+        return chunk

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncfeed.engine.checkpoint.record import Log
-from asyncfeed.engine.checkpoint.stations import Needs, Station, unique
+from asyncfeed.engine.checkpoint.stations import Again, Station, unique
 from asyncfeed.engine.constants import CHUNK_ITEMS
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.provenance import Provenance
@@ -24,7 +24,7 @@ class InputRecord:
 
     def __init__(self, station: Station, own_levels: int) -> None:
         self.station = station
-        self._own_levels = own_levels
+        self.own_levels = own_levels
         self.events: Log[Positions | EpochEnd] = Log()
         self._ends = 0
         self._last: Position | None = None
@@ -65,7 +65,7 @@ class InputRecord:
             event = self.events.popleft()
             if isinstance(event, EpochEnd):
                 self._pass_end()
-                if event.ends(self._own_levels + depth):
+                if event.ends(self.own_levels + depth):
                     return
 
     def _pass_end(self) -> None:
@@ -100,8 +100,6 @@ class MergeRecord:
         """What the items that later stages held were made of: an input's number, or -1, and positions."""
         self.wanted: list[Position] = []
         """The items that later stages held."""
-        self.open: list[Position] = []
-        """The item that was sent, if a part of it is still to come."""
 
 
 class MergeStation:
@@ -113,8 +111,9 @@ class MergeStation:
         self, record: MergeRecord, epochs: EpochCounter, provenance: Provenance, choice: Choice | None
     ) -> None:
         self.epochs = epochs
-        self._record = record
         self.provenance = provenance
+        self.in_order = all(each.station.in_order for each in record.inputs)
+        self._record = record
         self._choice = choice
         """A second instance of the choice. None if one item of each input is taken."""
         if choice is not None:
@@ -122,8 +121,6 @@ class MergeStation:
         self._ends = 0
         self._sent = 0
         """Number of items of this epoch that were sent."""
-        self._open: list[Position] = []
-        """The last of these items, if a part of it is still to come."""
         self._labels = record.labels
 
     @property
@@ -140,7 +137,7 @@ class MergeStation:
         record = self._record
         return len(record.events) + sum(map(len, record.inputs)) + len(self._labels) // CHUNK_ITEMS
 
-    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
+    def follow(self, ends: int, last: Position | None) -> None:
         """Let the choice go on, and bring the stations of the inputs to their places."""
         record = self._record
         while self._ends < ends:
@@ -151,7 +148,6 @@ class MergeStation:
                 self._take(event)
         start = self.provenance.start(self.epochs.number)
         target = 0 if last is None else first_number(last) - start + 1
-        self._open = [last] if keep and last is not None else []
         while self._sent < target:
             event = record.events.popleft()
             assert not isinstance(event, EpochEnd)
@@ -190,36 +186,36 @@ class MergeStation:
         if self._choice is not None:
             self._choice.begin(self.epochs.number)
 
-    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
+    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], list[Again]]:
         """Return the epoch, how many of its items were sent, and what the wanted items were made of."""
-        wanted = unique([*wanted, *self._open])
         self._labels = {first_number(each): self._labels[first_number(each)] for each in wanted}
         labels = [[label[0], to_json(label[1:])] for label in self._labels.values()]
         state = {"passes": self.epochs.passes, "sent": self._sent, "labels": labels}
-        if self._open:
-            state["open"] = to_json(self._open)
         if self._choice is not None:
             state["choice"] = self._choice.state()
         return state, self._needs()
 
-    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
+    def restart(self, passes: list[int]) -> tuple[dict[str, Any], list[Again]]:
+        """Return the epoch."""
+        inputs = self._record.inputs
+        return {"passes": passes}, [Again(each.station, [], [0] * each.own_levels + passes) for each in inputs]
+
+    def resume(self, state: dict[str, Any], wanted: list[Position]) -> list[Again]:
         """Note where the merge goes on."""
         if self._choice is not None:
             self._choice.begin(self.epochs.number)
         self._record.passes = self.epochs.passes
-        if not state:
-            return [(each.station, []) for each in self._record.inputs]
+        if "sent" not in state:
+            return [Again(each.station, []) for each in self._record.inputs]
         self._sent = state["sent"]
         if self._choice is not None:
             self._choice.restore(state["choice"])
-        self._open = self._record.open = from_json(state.get("open", []))
         self._record.state, self._record.wanted = state, wanted
-        wanted = unique([*wanted, *self._open])
         labels = [[which, *from_json(row)] for which, row in state["labels"]]
         self._labels = self._record.labels = dict(zip(map(first_number, wanted), labels, strict=True))
         return self._needs()
 
-    def _needs(self) -> Needs:
+    def _needs(self) -> list[Again]:
         inputs = self._record.inputs
         needed: list[list[Position]] = [[] for _ in inputs]
         for which, *row in self._labels.values():
@@ -227,4 +223,4 @@ class MergeStation:
                 needed[number if which < 0 else which].append(position)
         for each, again in zip(inputs, needed, strict=True):
             each.wanted = unique(again)
-        return [(each.station, each.wanted) for each in inputs]
+        return [Again(each.station, each.wanted) for each in inputs]

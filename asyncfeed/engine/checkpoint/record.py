@@ -11,8 +11,10 @@ from collections import deque
 from typing import Any, NamedTuple, TypeVar
 
 from asyncfeed.engine.constants import RECORDED_EVENTS
+from asyncfeed.engine.order.expansions import ChildPiece, Sent
 from asyncfeed.engine.order.piece import Piece
 from asyncfeed.epoch_end import RESTORED, EpochEnd
+from asyncfeed.errors import StateError
 from asyncfeed.position import Position, Positions, canonical
 from asyncfeed.stages.steps import Algorithm, Chunk
 
@@ -72,63 +74,80 @@ class Record:
         self.events.append(CUT)
 
 
-Left = tuple[Positions, Positions]
-"""The positions of results that were sent together, and of all items that are done with them."""
+Left = tuple[Positions, Positions] | list[Sent]
+"""The positions of results that were sent together, and of all items that are done with them. For children, what
+they are."""
 
 
-class UnorderedRecord:
+class WorkRecord:
     """What came to a function, and what it sent. The loop appends, any thread takes.
 
     In a run that resumes, it is also the gate before the function: before `RESTORED` it keeps the items that were
     under way, and sends them after it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self.came: Log[Positions | EpochEnd] = Log()
         self.left: Log[Left | EpochEnd] = Log()
         self._kept: set[Position] | None = None
         """The items that were under way. None in a run from the start, and after `RESTORED`."""
         self._wanted: set[Position] = set()
-        self._ready: list[tuple[Any, Position]] = []
-        """These items, to be sent with the next chunk."""
-        self._sends_again = False
+        self._ready: dict[Position, tuple[Any, Position]] = {}
+        """These items, as far as they have come."""
+        self.follows: Chunk | None = None
+        """What to send after the chunk that `look` has returned."""
+        self.sends_again = False
+        """Whether what is sent was noted before the checkpoint, because `RESTORED` was not sent."""
 
     def resume(self, under_way: list[Position], wanted: list[Position]) -> None:
         """Keep these items until `RESTORED`, and note nothing before. Let those pass that later stages want."""
         self._kept = set(map(canonical, under_way))
         self._wanted = set(map(canonical, wanted))
-        self._sends_again = True
+        self.sends_again = True
 
     def look(self, chunk: Chunk) -> Chunk:
-        """Note a chunk that comes, and return it with the items to send again, or without them."""
+        """Note a chunk that comes, and return it. Before `RESTORED`, return what is wanted of it."""
         kept = self._kept
         if kept is None:
             if chunk.items:
                 self.came.append(chunk.positions)
             if chunk.boundary is not None:
                 self.came.append(chunk.boundary)
-            if self._ready:
-                again, self._ready = self._ready, []
-                items, positions = [item for item, _ in again], [position for _, position in again]
-                chunk.items, chunk.positions = items + chunk.items, [*positions, *chunk.positions]
             return chunk
         items, positions = [], []
         for item, position in zip(chunk.items, chunk.positions, strict=True):
-            if canonical(position) in kept:
-                self._ready.append((item, position))
-            if canonical(position) in self._wanted:
+            key = canonical(position)
+            if key in kept:
+                self._ready[key] = item, position
+            if key in self._wanted:
                 items.append(item)
                 positions.append(position)
         if chunk.boundary is RESTORED:
             self._kept = None
+            ready, self._ready = self._ready, {}
+            for key in kept.difference(ready):
+                raise did_not_come(self._name, key)
+            self.follows = Chunk([item for item, _ in ready.values()], [at for _, at in ready.values()])
         return Chunk(items, positions, chunk.boundary, chunk.failure, chunk.nbytes)
 
     def note_left(self, piece: Piece) -> None:
         """Note what is sent."""
-        if self._sends_again:
-            self._sends_again = piece.boundary is not RESTORED
+        if self.sends_again:
+            self.sends_again = piece.boundary is not RESTORED
             return
-        if piece.gone:
+        if isinstance(piece, ChildPiece):
+            if piece.parts:
+                self.left.append(piece.parts)
+        elif piece.gone:
             self.left.append((piece.positions, piece.gone))
         if piece.boundary is not None:
             self.left.append(piece.boundary)
+
+
+def did_not_come(name: str, position: Position) -> StateError:
+    """Return the error of an item that a stage held when the state was taken, and that did not come again."""
+    return StateError(
+        f"{name} held item {position} when the state was taken, and it did not come again: a stage before it left "
+        "it out, or delivers fewer items than before"
+    )

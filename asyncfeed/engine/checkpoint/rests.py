@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from asyncfeed.engine.checkpoint.children import ChildrenStation
 from asyncfeed.engine.checkpoint.gates import FlatLeft
-from asyncfeed.engine.checkpoint.stations import FlatStation, Station
+from asyncfeed.engine.checkpoint.stations import Station
 from asyncfeed.errors import StateError
 from asyncfeed.position import from_json
 from asyncfeed.stages.base import Node
@@ -74,7 +75,7 @@ class RestOfRun:
     def leave_out(self, track: Track) -> None:
         """Let flat maps send no child that was received, and let the states of the run have the rest."""
         track.rest = self._found
-        flat = [each for each in behind(track) if isinstance(each, FlatStation)]
+        flat = [each for each in behind(track) if isinstance(each, ChildrenStation)]
         with damage():
             for layer in self._layers:
                 for station, of_parts in zip(flat, layer.flat, strict=True):

@@ -15,22 +15,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from asyncfeed.engine.checkpoint.gates import FlatGate, FlatLeft, LinkGate, RestGate
+from asyncfeed.engine.checkpoint.gates import LinkGate
 from asyncfeed.engine.checkpoint.record import CUT, Came, Log, Record
 from asyncfeed.engine.constants import CHUNK_ITEMS
-from asyncfeed.engine.emitter import Link, TransformLink
+from asyncfeed.engine.emitter import TransformLink
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.epoch_end import EpochEnd
-from asyncfeed.errors import StateError
 from asyncfeed.position import (
     NOWHERE,
     Position,
     Positions,
     canonical,
-    child_of,
     equal,
     first_number,
     from_json,
@@ -38,12 +36,15 @@ from asyncfeed.position import (
 )
 from asyncfeed.stages.steps import Held
 
-Needs = list[tuple["Station", list[Position]]]
-"""The items that must come again from each of the stations before one."""
-GROUPS_APART = (
-    "a state was taken in the middle of a batch that flat_map or unbatch takes apart. Other processes make other "
-    "batches, and do not know which part of them was received: put shard behind that stage, or leave out the batch"
-)
+
+class Again(NamedTuple):
+    """What a run that resumes needs of a station."""
+
+    station: Station
+    positions: list[Position]
+    """The items that must come again."""
+    passes: list[int] | None = None
+    """The epoch at whose start the station must begin. None if it begins at the consumer's place."""
 
 
 class Root(Protocol):
@@ -58,19 +59,26 @@ class Root(Protocol):
 class Station(Protocol):
     """What the track asks of each station."""
 
-    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
-        """Go on to a place. With `keep`, stop before its last item: a part of it is still to come."""
+    in_order: bool
+    """Whether its items come in the same order whenever it begins again."""
+
+    def follow(self, ends: int, last: Position | None) -> None:
+        """Go on to a place."""
         ...
 
-    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
-        """Return what `resume` needs, as JSON, and the items that must come again.
+    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], list[Again]]:
+        """Return what `resume` needs, as JSON, and what it needs of the stations before.
 
         `wanted` are the results that later stations want again.
         """
         ...
 
-    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
-        """Prepare a run that goes on from a state, and return the items that must come again."""
+    def restart(self, passes: list[int]) -> tuple[dict[str, Any], list[Again]]:
+        """Return the same for a run in which this station begins at the start of an epoch."""
+        ...
+
+    def resume(self, state: dict[str, Any], wanted: list[Position]) -> list[Again]:
+        """Prepare a run that goes on from a state, and return what it needs of the stations before."""
         ...
 
     def begin(self) -> None:
@@ -103,6 +111,7 @@ class SourceStation:
     ) -> None:
         self.epochs = epochs
         self.provenance = provenance
+        self.in_order = True
         self._place_of = place_of
         self.resumes = False
         """Whether the source begins where the state says, and sends what stages held."""
@@ -127,7 +136,7 @@ class SourceStation:
         """Number of ends that are recorded."""
         return len(self.ended)
 
-    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
+    def follow(self, ends: int, last: Position | None) -> None:
         """Note the place."""
         while self._ends < ends:
             self._ends += 1
@@ -135,7 +144,7 @@ class SourceStation:
         self.next = None
         if last is not None:
             number = first_number(last)
-            self.next = self.place(number) + (not keep)
+            self.next = self.place(number) + 1
 
     def place(self, number: int) -> int:
         """Return the place of an item in its epoch."""
@@ -143,15 +152,18 @@ class SourceStation:
         ordinal = number - self.provenance.start(epoch)
         return ordinal if self._place_of is None else self._place_of(ordinal, epoch)
 
-    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
+    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], list[Again]]:
         """Return the epoch, and the place of the next item."""
-        state: dict[str, Any] = {"passes": self.epochs.passes}
-        return state if self.next is None else {**state, "next": self.next}, []
+        return {"passes": self.epochs.passes, "next": self.next or 0}, []
 
-    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
+    def restart(self, passes: list[int]) -> tuple[dict[str, Any], list[Again]]:
+        """Return the epoch."""
+        return {"passes": passes}, []
+
+    def resume(self, state: dict[str, Any], wanted: list[Position]) -> list[Again]:
         """Note where to start, and what to send again."""
-        self.resumes = bool(state)
         self.next = state.get("next")
+        self.resumes = self.next is not None
         self.again = sorted(map(first_number, wanted))
         return []
 
@@ -159,8 +171,9 @@ class SourceStation:
 class LinkStation:
     """An algorithm. Its twin is at the consumer's place."""
 
-    def __init__(self, before: Station, root: Root, link: TransformLink, name: str) -> None:
+    def __init__(self, before: Station, root: Root, link: TransformLink, name: str, *, timed: bool) -> None:
         self._before = before
+        self.in_order = before.in_order and not timed
         self._root = root
         self._link: TransformLink | None = link
         self._name = name
@@ -207,16 +220,15 @@ class LinkStation:
         """Number of events that are recorded."""
         return len(self._events) + len(self._labels) // CHUNK_ITEMS
 
-    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
+    def follow(self, ends: int, last: Position | None) -> None:
         """Let the twin take in what the results up to a place were made of."""
         under_way = self._under_way
         moved = False
         while self._ends < ends or last is not None:
             if under_way:
                 if self._ends == ends and last is not None and equal(under_way[0], last):
-                    if not keep:
-                        under_way.popleft()
-                        self._received += 1
+                    under_way.popleft()
+                    self._received += 1
                     break
                 under_way.popleft()
                 self._received += 1
@@ -256,7 +268,7 @@ class LinkStation:
         if algorithm.labels:
             self._labels.update(zip(map(canonical, positions), map(algorithm.label, results), strict=True))
 
-    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
+    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], list[Again]]:
         """Return what the algorithm holds, and the results that are under way."""
         held = self._twin.algorithm.state() if self._flushed is None else self._flushed
         state: dict[str, Any]
@@ -279,13 +291,17 @@ class LinkStation:
             state["labels"] = list(self._labels.values())
         return state, self._inputs([each for each in again if each != NOWHERE], wanted)
 
-    def _inputs(self, held: list[Position], wanted: list[Position]) -> Needs:
+    def _inputs(self, held: list[Position], wanted: list[Position]) -> list[Again]:
         """Return the items of which all that is held and under way was made."""
         inputs = self._twin.algorithm.inputs
         made_of = [each for result in (*wanted, *self._under_way) for each in inputs(result)]
-        return [(self._before, unique([*held, *made_of]))]
+        return [Again(self._before, unique([*held, *made_of]))]
 
-    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
+    def restart(self, passes: list[int]) -> tuple[dict[str, Any], list[Again]]:
+        """Return no state."""
+        return {}, [Again(self._before, [], passes)]
+
+    def resume(self, state: dict[str, Any], wanted: list[Position]) -> list[Again]:
         """Set a gate before the algorithm, and bring the twin to the same state."""
         assert self._link is not None
         link, algorithm = self._link, self._link.algorithm
@@ -293,7 +309,7 @@ class LinkStation:
         algorithm.begin(link.epochs.number)
         if not state:  # at the start of an epoch
             self._twin = _twin_of(link, algorithm.state())
-            return [(self._before, [])]
+            return [Again(self._before, [])]
         held: list[Position] = from_json(state["held"])
         under_way: list[Position] = from_json(state.get("under way", []))
         link.already = state.get("received", 0)
@@ -312,79 +328,6 @@ def _twin_of(link: TransformLink, held: Held) -> TransformLink:
     twin.already = link.already
     algorithm.restore(held)  # and so it shares nothing with the other
     return twin
-
-
-class FlatStation:
-    """A `flat_map`: its items have children."""
-
-    waiting = 0
-    refuses_rest = ""
-
-    def __init__(self, before: Station, links: list[Link]) -> None:
-        self._before = before
-        self._links = links
-        """The links behind it."""
-        self._ends = 0
-        self._begun: dict[Position, tuple[Position, int]] = {}
-        """The items of which some children were received, and how many: the last one, and the last of earlier
-        runs, which may come late if a stage before sends results as they come."""
-        self._last: Position | None = None
-        """The last of these items, if it is of this run."""
-
-    @property
-    def logs(self) -> list[Log[Any]]:
-        """Nothing is recorded."""
-        return []
-
-    def begin(self) -> None:
-        """Let go of the links."""
-        self._links = []
-
-    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
-        """Note how many children of the last item were received."""
-        if ends > self._ends:
-            self._ends, self._begun, self._last = ends, {}, None
-        if last is None:
-            self._before.follow(ends, None)
-            return
-        parent, number = child_of(last)
-        if self._last is not None and not equal(self._last, parent):
-            self._begun.pop(canonical(self._last), None)
-        self._last = parent
-        self._begun[canonical(parent)] = parent, number + (not keep)
-        self._before.follow(ends, parent, keep=True)
-
-    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
-        """Return the items of which some children were received, and how many."""
-        begun = self._begun.values()
-        state = {
-            "begun": to_json([parent for parent, _ in begun]),
-            "received": [received for _, received in begun],
-        }
-        return state, self._needs(wanted)
-
-    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
-        """Set a gate behind the stage."""
-        begun = from_json(state.get("begun", []))
-        pairs = list(zip(begun, state.get("received", []), strict=True))
-        self._begun = {canonical(parent): (parent, received) for parent, received in pairs}
-        if state:
-            self._links.insert(0, FlatGate(wanted, {canonical(each): received for each, received in pairs}))
-        return self._needs(wanted)
-
-    def left(self, wanted: list[Position]) -> FlatLeft:
-        """Return what was received of the children of a state."""
-        begun = list(self._begun.values())
-        if any(isinstance(parent, list | range) for parent, _ in begun):
-            raise StateError(GROUPS_APART)
-        return FlatLeft([parent for parent, _ in begun], [received for _, received in begun], wanted)
-
-    def leave_out(self, received: FlatLeft) -> None:
-        """Send no children that other processes have received."""
-        self._links.insert(0, RestGate(received))
-
-    def _needs(self, wanted: list[Position]) -> Needs:
-        return [(self._before, unique(child_of(each)[0] for each in wanted))]
 
 
 def unique(positions: Iterable[Position]) -> list[Position]:

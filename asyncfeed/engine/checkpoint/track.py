@@ -11,13 +11,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from asyncfeed.engine.checkpoint.children import ChildrenStation
+from asyncfeed.engine.checkpoint.gates import ReplayGate
 from asyncfeed.engine.checkpoint.merges import MergeStation
-from asyncfeed.engine.checkpoint.record import UnorderedRecord
-from asyncfeed.engine.checkpoint.stations import FlatStation, LinkStation, Root, SourceStation, Station
+from asyncfeed.engine.checkpoint.record import WorkRecord
+from asyncfeed.engine.checkpoint.replayed import ReplayedStation
+from asyncfeed.engine.checkpoint.skips import SkipRecord, SkipStation
+from asyncfeed.engine.checkpoint.stations import Again, LinkStation, Root, SourceStation, Station
 from asyncfeed.engine.checkpoint.unordered import UnorderedStation
 from asyncfeed.engine.constants import RECORDED_EVENTS, TRACKED_EVENTS
 from asyncfeed.engine.emitter import Link, TransformLink
 from asyncfeed.engine.epochs import EpochCounter
+from asyncfeed.engine.order.expansions import Expansions
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.epoch_end import RESTORED, EpochEnd
 from asyncfeed.errors import StateError
@@ -26,9 +31,9 @@ from asyncfeed.stages.base import Node
 from asyncfeed.stages.steps import Chunk, Work
 
 
-def is_unordered(work: Work) -> bool:
-    """Return whether each item has one result or none, which is sent as it comes."""
-    return not work.ordered and work.shape != "flat"
+def needs_record(work: Work) -> bool:
+    """Return whether items have children, or results are sent as they come."""
+    return not work.ordered or work.shape == "flat"
 
 
 class Track:
@@ -87,12 +92,12 @@ class Track:
         self.stations.append(station)
         self.last = station
 
-    def add_link(self, link: TransformLink, name: str) -> None:
-        """Add the station of an algorithm to the chain."""
+    def add_link(self, link: TransformLink, name: str, *, timed: bool) -> None:
+        """Add the station of an algorithm to the chain. If it is `timed`, what it makes depends on the time."""
         if self.refused:
             return
         try:
-            self._add(LinkStation(self.last, self.root, link, name))
+            self._add(LinkStation(self.last, self.root, link, name, timed=timed))
         except NotImplementedError:
             self.refuse(f"{name} does not say what it holds: its algorithm has no `state` and `restore`")
 
@@ -105,14 +110,25 @@ class Track:
         """Return what later stages held of the results of a station, before the run begins."""
         return self._wanted.get(id(station), [])
 
-    def add_work(self, work: Work, name: str, links: list[Link], record: UnorderedRecord | None) -> None:
-        """Add the station of a function to the chain, if it needs one. `links` are those behind it."""
-        if record is not None:
+    def add_work(self, work: Work, record: WorkRecord, links: list[Link], order: object) -> None:
+        """Add the station of a function to the chain, if it `needs_record`. `links` are those behind it."""
+        if isinstance(order, Expansions):
+            self._add(ChildrenStation(self.last, record, links, order, work.turns))
+        else:
             self._add(UnorderedStation(self.last, record))
-        elif work.turns is not None or not work.ordered:
-            self.refuse(f"{name} sends the elements of several items in turns, and cannot be saved yet")
-        elif work.shape == "flat" and not self.refused:
-            self._add(FlatStation(self.last, links))
+
+    def add_skips(self, record: SkipRecord, go_on: Callable[[int, int], None]) -> None:
+        """Add the station of a function that may leave items out."""
+        self._add(SkipStation(self.last, record, go_on))
+
+    def add_carrying(self, gate: ReplayGate, level: int, name: str) -> None:
+        """Add the station of a function that carries something from item to item."""
+        if not self.last.in_order:
+            self.refuse(
+                f"{name} must be called in the same order again, and the items before it come in any order"
+            )
+        self.root = station = ReplayedStation(self.last, self.root, gate, level)
+        self._add(station)
 
     def begin(self) -> None:
         """Let go of all steps. Record nothing if no state can be taken."""
@@ -167,11 +183,12 @@ class Track:
             return state
 
     def _states(self) -> list[dict[str, Any]]:
-        wanted: dict[int, list[Position]] = {}
+        needed: dict[int, Again] = {}
         states = []
         for each in reversed(self.stations):
-            its, needs = each.state(wanted.get(id(each), []))
-            wanted.update((id(station), again) for station, again in needs)
+            again = needed.get(id(each), Again(each, []))
+            its, needs = each.state(again.positions) if again.passes is None else each.restart(again.passes)
+            needed.update((id(need.station), need) for need in needs)
             states.append(its)
         return states[::-1]
 
@@ -228,4 +245,4 @@ class Track:
         wanted = self._wanted
         for station, its in zip(reversed(self.stations), reversed(states), strict=True):
             needs = station.resume(its, wanted.get(id(station), []))
-            wanted.update((id(before), again) for before, again in needs)
+            wanted.update((id(need.station), need.positions) for need in needs)

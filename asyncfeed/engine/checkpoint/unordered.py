@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncfeed.engine.checkpoint.record import Log, UnorderedRecord
-from asyncfeed.engine.checkpoint.stations import Needs, Station, unique
+from asyncfeed.engine.checkpoint.record import Log, WorkRecord
+from asyncfeed.engine.checkpoint.stations import Again, Station, unique
 from asyncfeed.epoch_end import EpochEnd
 from asyncfeed.position import Position, Positions, canonical, equal, from_json, to_json
 
@@ -20,8 +20,9 @@ class UnorderedStation:
 
     refuses_rest = ""
 
-    def __init__(self, before: Station, record: UnorderedRecord) -> None:
+    def __init__(self, before: Station, record: WorkRecord) -> None:
         self._before = before
+        self.in_order = False
         self._record = record
         self._under_way: dict[Position, Position] = {}
         """The items that came, up to the last one whose result was received, without those that were received."""
@@ -43,7 +44,7 @@ class UnorderedStation:
         """Number of events that are recorded."""
         return len(self._record.came) + len(self._record.left)
 
-    def follow(self, ends: int, last: Position | None, *, keep: bool = False) -> None:
+    def follow(self, ends: int, last: Position | None) -> None:
         """Go through what was sent."""
         left = self._record.left
         while self._ends < ends or last is not None:
@@ -51,11 +52,12 @@ class UnorderedStation:
             if isinstance(event, EpochEnd):
                 self._pass_end()
                 continue
+            assert isinstance(event, tuple)
             sent, gone = event
             if self._ends == ends and last is not None:
                 place = next((place for place, each in enumerate(sent) if equal(each, last)), None)
                 if place is not None:
-                    stop = place + (not keep)
+                    stop = place + 1
                     self._receive(sent[:stop])
                     received = set(map(canonical, sent[:stop]))
                     rest = [each for each in gone if canonical(each) not in received]
@@ -84,15 +86,19 @@ class UnorderedStation:
         self._under_way.clear()
         self._came, self._moved = None, True
 
-    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], Needs]:
+    def state(self, wanted: list[Position]) -> tuple[dict[str, Any], list[Again]]:
         """Return the items that are under way."""
         under_way = list(self._under_way.values())
-        return {"under way": to_json(under_way)}, [(self._before, unique([*wanted, *under_way]))]
+        return {"under way": to_json(under_way)}, [Again(self._before, unique([*wanted, *under_way]))]
 
-    def resume(self, state: dict[str, Any], wanted: list[Position]) -> Needs:
+    def restart(self, passes: list[int]) -> tuple[dict[str, Any], list[Again]]:
+        """Return no state."""
+        return {}, [Again(self._before, [], passes)]
+
+    def resume(self, state: dict[str, Any], wanted: list[Position]) -> list[Again]:
         """Let the record keep what was under way."""
         under_way = from_json(state.get("under way", []))
         self._under_way = dict(zip(map(canonical, under_way), under_way, strict=True))
         if state:
             self._record.resume(under_way, wanted)
-        return [(self._before, unique([*wanted, *under_way]))]
+        return [Again(self._before, unique([*wanted, *under_way]))]

@@ -218,6 +218,8 @@ class Expanding(Executor):
         if part is None:  # the function has returned a list, so the children were not admitted
             part = Part(expansion, len(children), len(children))
             part.admit()
+        if expansion.received:
+            children = expansion.leave_out_received(children)
         nbytes = total_size(children)
         if children:
             operator.warn_if_unweighable(children[-1])

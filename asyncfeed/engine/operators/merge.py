@@ -128,6 +128,10 @@ class MergeStep(Step):
             return None
         self._sent = record.state["sent"]
         came = [await self._came_again(branch) for branch in self.branches]
+        for branch in self.branches:
+            if branch.failure is not None:  # before all that is wanted has come
+                await self._fail(branch.failure)
+                return None
 
         def item(position: Position) -> Any:
             which, *row = record.labels[first_number(position)]
@@ -139,8 +143,6 @@ class MergeStep(Step):
         for branch in self.branches:
             branch.nbytes = 0
         await self.send(Chunk(list(map(item, record.wanted)), list(record.wanted), RESTORED, nbytes=nbytes))
-        if record.open:
-            await self.send(Chunk(list(map(item, record.open)), list(record.open)))
         return record.state
 
     async def _came_again(self, branch: Branch) -> dict[Position, Any]:

@@ -22,12 +22,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from asyncfeed.engine.channel import Channel
-from asyncfeed.engine.checkpoint.record import UnorderedRecord
+from asyncfeed.engine.checkpoint.record import WorkRecord
+from asyncfeed.engine.checkpoint.skips import SkipRecord
 from asyncfeed.engine.epochs import EpochsEnded
 from asyncfeed.engine.limits.demand import Demand
 from asyncfeed.engine.limits.worker_pool import WorkerPool
 from asyncfeed.engine.operators.skip_budget import SkipBudget
 from asyncfeed.engine.operators.step import Gate, Step, StepSpec
+from asyncfeed.engine.order.expansions import ChildPiece
 from asyncfeed.engine.order.piece import Piece
 from asyncfeed.errors import Failure
 from asyncfeed.stages.steps import Chunk, Work
@@ -119,8 +121,10 @@ class Operator(Step):
         """Number of results that were sent on."""
         self._pending_end: Piece | None = None
         """The end to send when the epoch of a failed item is skipped."""
-        self.record: UnorderedRecord | None = None
-        """Notes what is sent, if results are sent as they come."""
+        self.record: WorkRecord | None = None
+        """Notes what is sent, if items have children, or if results are sent as they come."""
+        self.skipped: SkipRecord | None = None
+        """Notes what is sent, if items may be left out."""
         self.executor = execute(self)
 
     def start(self) -> None:
@@ -131,6 +135,11 @@ class Operator(Step):
 
     def _start_worker(self) -> None:
         self.task(self.executor.work(), "worker")
+
+    def go_on_skipping(self, good: int, left_out: int) -> None:
+        """Count on what earlier runs have sent and left out."""
+        self._sent_count += good
+        self._skip_budget.left_out += left_out
 
     @property
     def busy(self) -> bool:
@@ -189,15 +198,19 @@ class Operator(Step):
 
     def _next_chunk(self) -> Chunk | None:
         """Return what can be sent now, without items of skipped epochs. Return None if there is nothing."""
-        piece = self._pending_end or self.executor.order.ready()
-        self._pending_end = None
+        pending, self._pending_end = self._pending_end, None
+        piece = pending or self.executor.order.ready()
         if piece is None:
             return None
         self.executor.note_piece_taken()
-        if self.record is not None:
-            self.record.note_left(piece)
+        skips = self.skips(self._ends_sent)
+        if isinstance(piece, ChildPiece) and self.record is not None and self.record.sends_again:
+            # An item of which later stages held children. What fails behind these comes again behind `RESTORED`.
+            piece.failures.clear()
+        if pending is None:
+            self._note(piece, skips=skips)
         results, positions, failure = piece.results, piece.positions, None
-        if self.skips(self._ends_sent):
+        if skips:
             results, positions = [], ()
         else:
             index, failure = self._first_failure(piece)
@@ -212,6 +225,13 @@ class Operator(Step):
         if piece.boundary is not None:
             self._ends_sent.note(piece.boundary)
         return Chunk(results, positions, piece.boundary, piece.failure, nbytes)
+
+    def _note(self, piece: Piece, *, skips: bool) -> None:
+        """Note a piece for checkpoints. With `skips`, its results are not wanted."""
+        if self.record is not None:
+            self.record.note_left(piece)
+        if self.skipped is not None:
+            self.skipped.note(piece.end() if skips else piece)
 
     def _first_failure(self, piece: Piece) -> tuple[int, Failure | None]:
         """Return the first failure that the policy does not skip, and the number of results before it."""

@@ -18,7 +18,13 @@ class SkipBudget:
     def __init__(self, skip: Skip | Callable[[Failure], bool] | None, context: RunContext) -> None:
         self._skip = skip
         self._context = context
-        self._left_out = 0
+        self.left_out = 0
+        """Number of items that were left out. A run that resumes counts on."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether items may be left out."""
+        return self._skip is not None
 
     def allows(self, failure: Failure, good: int) -> bool:
         """Return whether a failed item is left out after `good` results. Called for each failure, in order."""
@@ -28,12 +34,12 @@ class SkipBudget:
         if not isinstance(skip, Skip):
             allowed = self._asked(failure)
         else:
-            allowed = skip.allows(self._left_out + 1, good)
+            allowed = skip.allows(self.left_out + 1, good)
             if not allowed:
-                text = f"{self._left_out + 1} items of this run failed, which is more than {skip} allows"
+                text = f"{self.left_out + 1} items of this run failed, which is more than {skip} allows"
                 note(failure.error, f"asyncfeed: {text}")
         if allowed:
-            self._left_out += 1
+            self.left_out += 1
             self._context.skipped(failure)
         return allowed
 

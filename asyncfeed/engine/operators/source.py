@@ -74,6 +74,7 @@ class SourceStep(Step):
                 else:
                     failure = self.provenance.failure(error, self.name, self._position())
                     del error
+                    await self._end_again()
                     await self.send(Chunk([], (), failure=failure))
                     del failure
                     await self.wait_for_skip(self._ended)
@@ -87,6 +88,9 @@ class SourceStep(Step):
     async def _send_again(self) -> None:
         """Send what stages held at the checkpoint, as far as this can be done before the epoch begins."""
         raise NotImplementedError
+
+    async def _end_again(self) -> None:
+        """Send `RESTORED` if all that stages held was sent and it was not."""
 
     def _unwanted(self) -> bool:
         """Return whether nothing more of this epoch is wanted."""
@@ -167,7 +171,7 @@ class Sieve(NamedTuple):
     again: Mapping[int, None]
     """The numbers of the items that stages held, in order."""
     first: int
-    """The number of the first item of which something is still to come."""
+    """The number of the first item that no stage had."""
 
 
 class IterableSource(SourceStep):
@@ -208,8 +212,8 @@ class IterableSource(SourceStep):
         weight = total_size(again)
         self.budget.charge(weight - nbytes)
         await self.send(Chunk(again, numbers, nbytes=weight))
-        if self._drawn > sieve.first:  # the first item may be sent twice: a part of it is still to come
-            await self._end_sieve()
+        if self._drawn >= sieve.first:
+            await self._end_again()
             if self.out.finished:
                 return
             self._drawn = max(start, sieve.first)
@@ -218,8 +222,8 @@ class IterableSource(SourceStep):
             self.budget.charge(weight)
             await super()._emit(rest, weight)
 
-    async def _end_sieve(self) -> None:
-        if self._sieve is not None:
+    async def _end_again(self) -> None:
+        if self._sieve is not None and self._drawn >= self._sieve.first:
             self._sieve = None
             await self.send(Chunk([], (), RESTORED))
 
@@ -251,7 +255,8 @@ class IterableSource(SourceStep):
             message = f"{self.name} must return an iterable or an async iterable, not {type(made).__name__}"
             raise PipelineError(message)
         if self._sieve is not None and self._sieve.first < UNBOUNDED:
-            await self._end_sieve()  # the checkpoint was at the end of the epoch
+            self._drawn = max(self._drawn, self._sieve.first)
+            await self._end_again()  # the checkpoint was at the end of the epoch
         return []
 
     async def _draw_on_thread(self, iterable: Iterable[Any], drop: int) -> None:

@@ -7,6 +7,9 @@ Each item has an `Expansion`, which holds its children until they are sent. Inva
 * `sendable` gives the expansions whose children may be sent now. `Expansions` gives the oldest one,
   `AsTheyCome` all up to the next end, and `InTurns` the one whose turn it is.
 
+In a run that resumes, `go_on` says of which items some children were received. These items come again behind
+`RESTORED`, before all others.
+
 `InTurns` works like TensorFlow's `interleave`. `cycle` slots each hold an open item. At its turn, an item sends
 `block` children. An item without further children ends its turn early. Its slot stays empty until the turn comes
 to the slot again, and then gets the next item.
@@ -17,13 +20,14 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from asyncfeed.engine.constants import CHUNK_ITEMS
 from asyncfeed.engine.order.piece import Piece
-from asyncfeed.epoch_end import EpochEnd
+from asyncfeed.epoch_end import RESTORED, EpochEnd
 from asyncfeed.errors import Failure
-from asyncfeed.position import Position, children
+from asyncfeed.position import Position, canonical, children
 from asyncfeed.stages.steps import Turns, Work
 
 
@@ -32,7 +36,7 @@ class Expansion:
 
     __slots__ = (
         "begun", "boundary", "charged", "children", "done", "failure", "gate", "has_item", "item", "nbytes",
-        "part", "position", "sent", "unwanted", "waiting",
+        "part", "position", "received", "sent", "unwanted", "waiting",
     )  # fmt: skip
 
     def __init__(self, item: Any, position: Position, charged: int) -> None:
@@ -51,7 +55,9 @@ class Expansion:
         self.waiting = 0
         """Number of children that wait for room in the budget before they are made."""
         self.sent = 0
-        """Number of children that were sent."""
+        """Number of children that were sent, or left out because they were received."""
+        self.received = 0
+        """Number of further children to leave out: the consumer received them before a checkpoint."""
         self.begun = False
         """Whether a worker has taken the item."""
         self.done = False
@@ -81,14 +87,29 @@ class Expansion:
         """Whether an end of an epoch, or a failure, comes after its children."""
         return self.boundary is not None or self.failure is not None
 
+    def leave_out_received(self, children: list[Any]) -> list[Any]:
+        """Return children that were made, without those that were received."""
+        count = min(self.received, len(children))
+        self.received -= count
+        self.sent += count
+        return children[count:]
+
+
+DONE, FAILED = -1, -2
+Sent = tuple[Position, int, int]
+"""What was sent of an item: its children from a number to another. `DONE` in place of the second number says that
+the item has no more children, and `FAILED` that it failed."""
+
 
 class ChildPiece(Piece):
     """Children that are sent together, perhaps of several items, and what ends after them."""
 
-    __slots__ = ("_positions",)
+    __slots__ = ("_positions", "parts")
 
     def __init__(self) -> None:
         self._positions: list[Position] = []
+        self.parts: list[Sent] = []
+        """What the children are, in their order."""
         super().__init__([], self._positions)
 
     def take(self, expansion: Expansion, most: int = sys.maxsize) -> int:
@@ -99,6 +120,7 @@ class ChildPiece(Piece):
             return 0
         start = expansion.sent
         expansion.sent = stop = start + count
+        self.parts.append((expansion.position, start, stop))
         self._positions.extend(children(expansion.position, range(start, stop)))
         nbytes = expansion.nbytes * count // len(held)
         self.results.extend(held[:count])
@@ -108,7 +130,9 @@ class ChildPiece(Piece):
         return count
 
     def note_end(self, expansion: Expansion) -> None:
-        """Add the end or the failure of an expansion whose children were all taken, if there is one."""
+        """Note that all children of an expansion were taken. Add its end or its failure, if there is one."""
+        if expansion.has_item:
+            self.parts.append((expansion.position, expansion.sent, DONE if expansion.failure is None else FAILED))
         self.boundary = expansion.boundary
         if expansion.failure is None:
             return
@@ -118,6 +142,24 @@ class ChildPiece(Piece):
             self.failure = expansion.failure
 
 
+@dataclass
+class Resumed:
+    """Where a stage goes on, behind `RESTORED`."""
+
+    received: dict[Position, int]
+    """How many children were received of each item that was open, by its canonical position."""
+    slots: dict[Position, int] = field(default_factory=dict)
+    """The slot of each of these items, if they are sent in turns."""
+    finished: list[tuple[Position, int, int]] = field(default_factory=list)
+    """The items that have a slot and no further children: how many they had, and their slots."""
+    turn: int = 0
+    """The number of the slot whose turn it is."""
+    sent_this_turn: int = 0
+    """Number of children that were received of this turn."""
+    restored: bool = False
+    """Whether `RESTORED` was added."""
+
+
 class Expansions:
     """The expansions of a stage. Children are sent in the order of their items."""
 
@@ -125,6 +167,8 @@ class Expansions:
         self._all: deque[Expansion] = deque()
         self.sent_total = 0
         """Number of expansions of which everything was sent."""
+        self._resumed: Resumed | None = None
+        """Where the stage goes on. None in a run from the start, and when all open items have come."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -135,10 +179,26 @@ class Expansions:
     def add(self, expansion: Expansion) -> None:
         """Add an expansion behind all others."""
         self._all.append(expansion)
+        if self._resumed is not None:
+            self._resume(expansion, self._resumed)
 
     def clear(self) -> None:
         """Drop all expansions."""
         self._all.clear()
+
+    def go_on(self, resumed: Resumed) -> None:
+        """Go on from a checkpoint, behind `RESTORED`."""
+        self._resumed = resumed
+
+    def _resume(self, expansion: Expansion, resumed: Resumed) -> None:
+        if expansion.boundary is RESTORED:
+            resumed.restored = True
+        elif resumed.restored and expansion.has_item:
+            expansion.received = resumed.received.pop(canonical(expansion.position), 0)
+            if not resumed.received:
+                self._resumed = None
+        elif resumed.restored:  # their epoch is skipped
+            self._resumed = None
 
     def sendable(self) -> Iterator[Expansion]:
         """Yield the expansions whose children may be sent now."""
@@ -159,8 +219,8 @@ class Expansions:
             if not first.done:
                 break
             self._all.popleft()
+            piece.note_end(first)
             if first.ends:
-                piece.note_end(first)
                 break
         return self._finish(piece, before)
 
@@ -198,11 +258,23 @@ class InTurns(Expansions):
         """The number of the slot whose turn it is."""
         self._sent_this_turn = 0
         """Number of children that were sent in this turn."""
+        self._restores: Resumed | None = None
+        """Where the stage goes on. None in a run from the start."""
+        self._restoring = False
+        """Whether `RESTORED` was sent, and the items that were open do not have their slots yet."""
+        self._opened: dict[int, Expansion] = {}
+        """The items that were open at the checkpoint and have come, by slot."""
 
     def add(self, expansion: Expansion) -> None:
         """Add an expansion behind all others."""
+        resumed, slot = self._resumed, None
+        if resumed is not None and resumed.restored and expansion.has_item:
+            slot = resumed.slots.get(canonical(expansion.position))
         super().add(expansion)
-        self._queue.append(expansion)
+        if slot is None:
+            self._queue.append(expansion)
+        else:
+            self._opened[slot] = expansion
 
     def clear(self) -> None:
         """Drop all expansions."""
@@ -227,18 +299,35 @@ class InTurns(Expansions):
                 break
             else:
                 self._all.remove(current)
-                if not current.has_item:
-                    self._queue.popleft()
-                    self._turn = self._sent_this_turn = 0
-                else:
+                piece.note_end(current)
+                if current.has_item:
                     self._slots[self._turn] = None
                     self._next_turn()
+                else:
+                    self._queue.popleft()
+                    self._begin(current)
                 if current.ends:
-                    piece.note_end(current)
                     break
         return self._finish(piece, before)
 
+    def go_on(self, resumed: Resumed) -> None:
+        """Go on from a checkpoint, behind `RESTORED`."""
+        super().go_on(resumed)
+        self._restores = resumed
+
+    def _begin(self, end: Expansion) -> None:
+        """Begin an epoch, or go on in the one of a checkpoint."""
+        self._turn = self._sent_this_turn = 0
+        restores = self._restores
+        if restores is not None and end.boundary is RESTORED:
+            self._turn, self._sent_this_turn = restores.turn, restores.sent_this_turn
+            self._restoring = True
+
     def _current(self) -> Expansion | None:
+        if self._restoring:
+            if self._resumed is not None:
+                return None  # some open items have not come
+            self._restore()
         while self._slots[self._turn] is None:
             first = self._queue[0] if self._queue else None
             if first is None:
@@ -250,6 +339,16 @@ class InTurns(Expansions):
             else:
                 self._next_turn()
         return self._slots[self._turn]
+
+    def _restore(self) -> None:
+        """Give the items that were open their slots."""
+        self._restoring = False
+        for slot, expansion in self._opened.items():
+            self._slots[slot] = expansion
+        for position, sent, slot in [] if self._restores is None else self._restores.finished:
+            self._slots[slot] = finished = Expansion(None, position, 0)
+            finished.sent, finished.done = sent, True
+            self._all.appendleft(finished)
 
     def _next_turn(self) -> None:
         self._turn = (self._turn + 1) % len(self._slots)
