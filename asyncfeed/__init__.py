@@ -35,6 +35,8 @@ from asyncfeed.weights import register_size
 if TYPE_CHECKING:
     from asyncfeed import queues as queues
     from asyncfeed.array_records import arrayrecord
+    from asyncfeed.bridges.keras_checkpoint import FeedCheckpoint
+    from asyncfeed.bridges.progress import Progress
     from asyncfeed.bridges.pydataset import pydataset
     from asyncfeed.bridges.tf_queue_dataset import queue_dataset
     from asyncfeed.coordinator import Coordinator
@@ -75,10 +77,12 @@ __all__ = [
     "Epochs",
     "Failure",
     "Feed",
+    "FeedCheckpoint",
     "FeedStats",
     "File",
     "Pipeline",
     "PipelineError",
+    "Progress",
     "Retry",
     "Skip",
     "StateError",
@@ -126,7 +130,9 @@ _LATER = {
     "Epoch": "asyncfeed.epochs",
     "Epochs": "asyncfeed.epochs",
     "Feed": "asyncfeed.feed",
+    "FeedCheckpoint": "asyncfeed.bridges.keras_checkpoint",
     "FeedStats": "asyncfeed.stats",
+    "Progress": "asyncfeed.bridges.progress",
     "arrayrecord": "asyncfeed.array_records",
     "arrow": "asyncfeed.formats.arrow",
     "audio": "asyncfeed.formats.audio",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from threading import Thread
 
     from asyncfeed.bridges.device_feed import PlacedBatches
+    from asyncfeed.bridges.progress import Progress
     from asyncfeed.bridges.shards import Shards
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
@@ -33,6 +34,7 @@ class Outputs:
         *,
         output_signature: Any = None,
         via: Literal["queue", "from_generator"] = "queue",
+        progress: Progress | None = None,
         on_open: Callable[[Feed[Any]], None] | None = None,
         memory_limit: Size | None = None,
     ) -> Any:
@@ -45,6 +47,8 @@ class Outputs:
             output_signature: A tree of `tf.TensorSpec` that gives shapes and dtypes, instead of the first item.
             via: "queue", or "from_generator" to use TensorFlow's `Dataset.from_generator`, which is slower.
                 Dropping an iterator of "from_generator" waits until the item in progress is made.
+            progress: Counts the items that were trained on, for states: see `Progress`. The dataset then has no
+                length, because an iteration may be the rest of an epoch.
             on_open: A function that is called with the feed of each run, for `stats()` and `failure`.
             memory_limit: As for `open`.
 
@@ -79,8 +83,9 @@ class Outputs:
         from asyncfeed.bridges.tf_data import to_dataset
 
         return to_dataset(
-            self._pipeline, output_signature=output_signature, via=via, on_open=on_open, memory_limit=memory_limit
-        )
+            self._pipeline, output_signature=output_signature, via=via, progress=progress, on_open=on_open,
+            memory_limit=memory_limit,
+        )  # fmt: skip
 
     def to_keras(
         self,

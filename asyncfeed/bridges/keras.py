@@ -27,6 +27,7 @@ from asyncfeed.trees import map_leaves
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from asyncfeed.bridges.trained import Trained
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.sizes import Size
@@ -285,6 +286,15 @@ def adapter_class() -> Any:
             return _TorchBatches(self._runs)
 
         # -- what users may call
+
+        @property
+        def size(self) -> int | None:
+            """Number of batches in a pass; None if it is not known before. Keras does not ask for this."""
+            return self._size
+
+        def track(self, trained: Trained) -> None:
+            """Count the batches of later passes that are trained on: see `FeedCheckpoint`."""
+            self._runs.track(trained)
 
         def close(self) -> None:
             """Stop the current run. A later pass starts a new one."""

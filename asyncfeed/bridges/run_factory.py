@@ -14,6 +14,7 @@ from asyncfeed.sizes import Size, parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from asyncfeed.bridges.trained import Trained
     from asyncfeed.engine.handoff import Handoff
     from asyncfeed.errors import Failure
     from asyncfeed.feed import Feed
@@ -28,6 +29,8 @@ class OpenRun:
         self.place = place
         """Where the trainer is, for states."""
         self._session = session_of(feed)
+        self.on_stop: Callable[[], None] | None = None
+        """Called before the run is stopped."""
 
     @property
     def failure(self) -> Failure | None:
@@ -48,6 +51,8 @@ class OpenRun:
 
     def stop(self, reason: str) -> None:
         """Stop the run, without waiting."""
+        if self.on_stop is not None:
+            self.on_stop()
         self.feed.stop(reason)
 
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
@@ -78,14 +83,26 @@ class RunFactory:
     on_open: Callable[[Feed[Any]], None] | None
     memory_limit: Size | None
     method: str = "to_tf"
+    trained: Trained | None = None
     signature: Any = field(default=None, init=False)
     places: RunPlaces = field(init=False)
     _begun: list[tuple[OpenRun, Any]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.places = RunPlaces(self.pipeline)
+        if self.trained is not None:
+            self.track(self.trained)
         if self.memory_limit is not None:  # so that a wrong limit raises at the line that calls the method
             self.memory_limit = parse_bytes(self.memory_limit, self.method)
+
+    def track(self, trained: Trained) -> None:
+        """Have the batches of later runs counted that are trained on."""
+        if self.trained not in (None, trained):
+            raise PipelineError(
+                f"{self.method}: this data has a FeedCheckpoint already; make the data anew for `fit`"
+            )
+        trained.bind(self)
+        self.trained = trained
 
     def peek(self) -> Any:
         """Start the first run now and return its first item. The first iteration uses both."""
@@ -126,13 +143,15 @@ class RunFactory:
 
     def withdraw(self) -> None:
         """Stop the run that `peek` started, if no iteration has used it."""
-        for run, _ in self._begun:
-            run.stop("the dataset was dropped")
+        while self._begun:
+            self._begun.pop()[0].stop("no iteration uses it")
 
     def _open(self) -> OpenRun:
         epoch, state = self.places.claim()
         feed = self.pipeline.open(memory_limit=self.memory_limit, epoch=epoch, state=state)
         run = OpenRun(feed, self.places.add(feed, epoch))
+        if self.trained is not None:
+            run.on_stop = self.trained.add_run(run).end
         if self.on_open is not None:
             self.on_open(feed)
         return run

@@ -50,15 +50,24 @@ class RunPlace:
 
         Several threads may call this, in any order: the highest number counts.
         """
-        session = self._session()
-        if session is None:
-            return
         with self._lock:
             self._received = max(self._received, received)
+            session = self._keep()
             session.acknowledge(self._received)
-            if not self.has_begun and session.run is not None:
-                self.has_begun = True
-                self._kept = session.kept()
+
+    def keep(self) -> None:
+        """Keep what `acknowledge` and `state` need of a run that has begun, before it is dropped."""
+        with self._lock:
+            self._keep()
+
+    def _keep(self) -> Session:
+        session = self._session()
+        if session is None:
+            return self._kept
+        if not self.has_begun and session.run is not None:
+            self.has_begun = True
+            self._kept = session.kept()
+        return session
 
     def state(self) -> dict[str, Any]:
         """Return the state after what was received. After the end of the run, nothing of the run is left."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
+from asyncfeed.bridges.progress import trained_of
 from asyncfeed.bridges.run_factory import RunFactory
 from asyncfeed.bridges.tf_bridge import bridge
 from asyncfeed.bridges.tf_layout import Layout, infer
@@ -25,6 +26,7 @@ from asyncfeed.errors import PipelineError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncfeed.bridges.progress import Progress
     from asyncfeed.feed import Feed
     from asyncfeed.pipeline import Pipeline
     from asyncfeed.sizes import Size
@@ -38,13 +40,19 @@ def to_dataset(
     *,
     output_signature: Any = None,
     via: Via = "queue",
+    progress: Progress | None = None,
     on_open: Callable[[Feed[Any]], None] | None = None,
     memory_limit: Size | None = None,
 ) -> Any:
     """Return a pipeline as a `tf.data.Dataset`; see `Pipeline.to_tf`."""
     import tensorflow as tf
 
-    dataset = dataset_over(RunFactory(pipeline, on_open, memory_limit), pipeline, output_signature, via)
+    factory = RunFactory(
+        pipeline, on_open, memory_limit, trained=None if progress is None else trained_of(progress)
+    )
+    dataset = dataset_over(factory, pipeline, output_signature, via)
+    if progress is not None:
+        return dataset  # the first iteration may be the rest of an epoch, so no length is right
     size = tf.data.INFINITE_CARDINALITY if is_endless(pipeline.source, pipeline.stages) else pipeline.size()
     return dataset if size is None else dataset.apply(tf.data.experimental.assert_cardinality(size))
 

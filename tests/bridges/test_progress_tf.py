@@ -1,0 +1,304 @@
+"""Training with TensorFlow and Keras goes on after a crash with the batch after the last one that was trained on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncfeed as af
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs TensorFlow"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # TensorFlow's and Keras' own imports
+]
+
+BATCHES = 7
+EPOCHS = 3
+
+
+def train() -> af.Pipeline[Any]:
+    return af.items(range(2 * BATCHES)).shuffle(seed=5).batch(2)
+
+
+WHOLE = [batch.tolist() for epoch in range(EPOCHS) for batch in train().open(epoch=epoch)]
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("via", ["queue", "from_generator"])
+@pytest.mark.parametrize("ahead", [0, 3, 100])
+@pytest.mark.parametrize("crashes", [[1], [4, 6], [7, 7], [3, 10, 20]])
+def test_a_checkpoint_of_tensorflow_has_the_data_and_the_model(
+    tmp_path: Path, via: Any, ahead: int, crashes: list[int]
+) -> None:
+    """`crashes` are the steps after which the process ends; a checkpoint is saved each second step."""
+    import tensorflow as tf
+
+    def run(until: int | None) -> list[tuple[int, list[int]]]:
+        seen = []
+        step = tf.Variable(0, dtype=tf.int64)
+        progress = af.Progress()
+        dataset = train().to_tf(progress=progress, via=via)
+        if ahead:
+            dataset = dataset.prefetch(ahead)
+        checkpoint = tf.train.Checkpoint(step=step, data=progress.trackable())
+        manager = tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=2)
+        checkpoint.restore(manager.latest_checkpoint)
+        for _ in range(progress.epoch, EPOCHS):
+            for batch in dataset:
+                seen.append((int(step), batch.numpy().tolist()))
+                progress.trained()
+                step.assign_add(1)
+                if int(step) % 2 == 0:
+                    manager.save()
+                if int(step) == until:
+                    return seen
+        return seen
+
+    seen: dict[int, list[int]] = {}
+    for until in [*crashes, None]:
+        for step, batch in run(until):
+            assert (
+                seen.setdefault(step, batch) == batch
+            )  # what was trained on after the last checkpoint comes again
+    assert [seen[step] for step in range(len(seen))] == WHOLE
+
+
+def test_a_dataset_that_repeats_itself_has_the_epoch_of_the_last_batch() -> None:
+    progress = af.Progress()
+    drawn = iter(train().to_tf(progress=progress).repeat(EPOCHS).prefetch(12))
+    for number, whole in enumerate(WHOLE):
+        assert progress.epoch == number // BATCHES
+        assert next(drawn).numpy().tolist() == whole
+        progress.trained()
+        if number % 3 == 0:
+            with train().open(state=progress.state_dict()) as feed:
+                rest = [batch.tolist() for batch in feed]
+            assert rest == WHOLE[number + 1 :][: len(rest)]
+            assert (number + 1 + len(rest)) % BATCHES == 0
+    del drawn
+
+
+def model_that_notes(seen: list[list[float]]) -> Any:
+    import keras
+    import tensorflow as tf
+
+    def note(y: Any) -> Any:
+        seen.append(y.tolist())
+        return np.float32(0)
+
+    class Noting(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            zero = tf.numpy_function(note, [y], tf.float32)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - tf.cast(y[:, None], tf.float32)) ** 2) + 0 * zero
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
+            )
+            return {"loss": loss}
+
+        def test_step(self, data: Any) -> Any:
+            return {"loss": 0.0}
+
+    inputs = keras.Input((1,))
+    model = Noting(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+    model.compile(keras.optimizers.SGD(0.001))
+    return model
+
+
+def keras_data() -> Any:
+    return train().map(lambda batch: (batch[:, None].astype("f4"), batch)).to_keras()
+
+
+class CrashAfter:
+    """Makes a callback that ends training after some batches."""
+
+    def __new__(cls, count: int | None) -> Any:
+        import keras
+
+        class Callback(keras.callbacks.Callback):
+            left = count
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                if self.left is not None:
+                    self.left -= 1
+                    if not self.left:
+                        raise Crash
+
+        return Callback()
+
+
+def fit(folder: Path, seen: list[list[float]], until: int | None, save_freq: Any, **options: Any) -> Any:
+    import keras
+
+    model, data = model_that_notes(seen), keras_data()
+    model.fit(
+        data, epochs=EPOCHS, verbose=0,
+        callbacks=[
+            af.FeedCheckpoint(data, folder / "feed.json", save_freq=save_freq),
+            keras.callbacks.BackupAndRestore(str(folder / "model"), save_freq=save_freq),
+            CrashAfter(until),
+        ],
+        **options,
+    )  # fmt: skip
+    return model.get_weights()
+
+
+@pytest.mark.parametrize(("save_freq", "crash", "again_from"), [
+    (1, 3, 3), (1, 7, 7), (1, 10, 10), (2, 5, 4), (3, 10, 9), ("epoch", 10, 7), (100, 5, 0),
+])  # fmt: skip
+def test_fit_goes_on_in_the_middle_of_an_epoch(
+    tmp_path: Path, save_freq: Any, crash: int, again_from: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    whole: list[list[float]] = []
+    weights = fit(tmp_path / "whole", whole, None, 100)
+    assert whole == WHOLE
+    before: list[list[float]] = []
+    with pytest.raises(Crash):
+        fit(tmp_path / "run", before, crash, save_freq)
+    assert before == WHOLE[:crash]
+    after: list[list[float]] = []
+    resumed = fit(tmp_path / "run", after, None, save_freq)
+    assert after == WHOLE[again_from:]
+    assert all(np.array_equal(one, other) for one, other in zip(weights, resumed, strict=True))
+    assert not [each for each in recwarn if "ran out of data" in str(each.message)]
+    assert not (tmp_path / "run" / "feed.json").exists()
+
+
+def test_fit_goes_on_twice_and_with_data_for_validation(tmp_path: Path) -> None:
+    seen: list[list[float]] = []
+    for crash in (4, 5, None):
+        other = keras_data()
+        try:
+            fit(tmp_path, seen, crash, 1, validation_data=other)
+        except Crash:
+            pass
+    assert seen == WHOLE
+
+
+def test_fit_goes_on_in_one_run_of_several_epochs(tmp_path: Path) -> None:
+    """With `steps_per_epoch`, all epochs of Keras draw from one run, and a restart begins the epoch of Keras anew."""
+    import keras
+
+    pipeline = train().map(lambda batch: (batch[:, None].astype("f4"), batch)).repeat()
+    expected = [batch.tolist() for batch in train().repeat(EPOCHS)]
+    seen: list[list[float]] = []
+    for crash in (9, None):
+        model, data = model_that_notes(seen), pipeline.to_keras()
+        callbacks = [
+            af.FeedCheckpoint(data, tmp_path / "feed.json", save_freq=1),
+            keras.callbacks.BackupAndRestore(str(tmp_path / "model"), save_freq=1),
+            CrashAfter(crash),
+        ]
+        try:
+            model.fit(data, epochs=2, steps_per_epoch=5, verbose=0, callbacks=callbacks)
+        except Crash:
+            pass
+    assert seen == expected[: len(seen)]
+    assert len(seen) == 9 + 5
+
+
+def test_several_steps_in_one_execution_are_counted(tmp_path: Path) -> None:
+    import keras
+
+    seen: list[list[float]] = []
+    for crash in (2, None):
+        model, data = model_that_notes(seen), keras_data()
+        model.compile(keras.optimizers.SGD(0.001), steps_per_execution=2)
+        callbacks = [
+            af.FeedCheckpoint(data, tmp_path / "feed.json", save_freq=1),
+            keras.callbacks.BackupAndRestore(str(tmp_path / "model"), save_freq=1),
+            CrashAfter(crash),
+        ]
+        try:
+            model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+        except Crash:
+            pass
+    assert seen == WHOLE
+
+
+def test_weights_of_another_step_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        fit(tmp_path, [], 5, 2)
+    found = json.loads((tmp_path / "feed.json").read_text())
+    (tmp_path / "feed.json").write_text(json.dumps({"after steps": {"99": found["after steps"]["4"]}}))
+    with pytest.raises(af.StateError, match="list FeedCheckpoint before BackupAndRestore"):
+        fit(tmp_path, [], None, 2)
+    (tmp_path / "feed.json").write_text("{")
+    with pytest.raises(af.StateError, match="damaged"):
+        fit(tmp_path, [], None, 2)
+
+
+def test_a_length_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    import keras
+
+    pipeline = train().filter(lambda batch: True).map(lambda batch: (batch[:, None].astype("f4"), batch))
+    for crash, error in ((3, Crash), (None, af.StateError)):
+        model, data = model_that_notes([]), pipeline.to_keras()
+        callbacks = [
+            af.FeedCheckpoint(data, tmp_path / "feed.json", save_freq=1),
+            keras.callbacks.BackupAndRestore(str(tmp_path / "model"), save_freq=1),
+            CrashAfter(crash),
+        ]
+        with pytest.raises(error):
+            model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
+
+
+def test_what_is_no_data_of_to_keras_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(af.PipelineError, match="to_keras"):
+        af.FeedCheckpoint([1], tmp_path / "feed.json")
+    with pytest.raises(af.PipelineError, match="save_freq"):
+        af.FeedCheckpoint(keras_data(), tmp_path / "feed.json", save_freq=0)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+from tests.bridges.test_progress_tf import fit, keras_data, model_that_notes
+class Seen(list):
+    def append(self, batch):
+        with open({folder!r} + "/seen", "a") as out:
+            print(*batch, file=out, flush=True)
+fit(Path({folder!r}), Seen(), None, 1)
+"""
+
+
+def test_fit_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """At random moments, also between the file of the data and that of the weights."""
+    root = str(Path(__file__).parent.parent.parent)
+    text = textwrap.dedent(KILLED.format(tests=root, folder=str(tmp_path)))
+    seen = tmp_path / "seen"
+    starts = 0
+    for number in (3, 6, 1):  # lines after which it is killed
+        with subprocess.Popen([sys.executable, "-c", text], env=dict(os.environ)) as running:
+            lines = starts
+            while running.poll() is None and lines < starts + number:
+                lines = len(seen.read_text().splitlines()) if seen.exists() else 0
+            running.send_signal(signal.SIGKILL)
+        starts = len(seen.read_text().splitlines())
+    subprocess.run([sys.executable, "-c", text], check=True, env=dict(os.environ))
+    batches = [list(map(int, line.split())) for line in seen.read_text().splitlines()]
+    place, again = 0, 0
+    for batch in batches:  # at most the batch whose step was not saved comes again
+        if batch != WHOLE[place]:
+            again += 1
+            place -= 1
+            assert batch == WHOLE[place]
+        place += 1
+    assert place == len(WHOLE)
+    assert again <= 3
