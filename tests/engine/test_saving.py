@@ -594,7 +594,8 @@ def test_the_file_of_another_pipeline_is_an_error_that_says_what_differs(path: P
 
 
 def test_a_pipeline_without_states_is_refused_before_its_first_batch(path: Path) -> None:
-    feed = af.items(range(4)).scan(lambda total, x: (total + x, total), 0).open(path=path)
+    late = af.items(range(4)).map(lambda x: x, ordered=False)
+    feed = late.scan(lambda total, x: (total + x, total), 0).open(path=path)
     with pytest.raises(af.StateError, match="scan"):
         next(feed)
     assert not path.exists()
