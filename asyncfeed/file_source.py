@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -101,6 +102,13 @@ class Files(Source):
         """Return how a run lists and reads the files."""
         assert isinstance(self.found, Unlisted)
         return self.found.open_at(place)
+
+    def mark(self, item: File) -> str | None:
+        """Return a digest of the name and its folder, if each run lists the files for itself."""
+        if not isinstance(self.found, Unlisted):
+            return None
+        name = "/".join(item.path.replace(os.sep, "/").split("/")[-2:])
+        return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16]
 
     @property
     def unnumbered(self) -> str:

@@ -245,6 +245,13 @@ class Source(Node):
         """
         raise NotImplementedError
 
+    def mark(self, item: Any) -> str | None:
+        """Return a short text that tells an item from others, if the items may be others in the next run.
+
+        A state has that of the last item that was received. A run that goes on raises if it finds another one.
+        """
+        return None
+
     @property
     def inputs(self) -> tuple[Any, ...]:
         """The pipelines that this source merges."""

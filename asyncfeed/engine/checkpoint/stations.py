@@ -121,30 +121,44 @@ class SourceStation:
         """The positions of the items to send again first."""
         self.ended: Log[EpochEnd] = Log()
         """The ends that were sent and not followed."""
+        self.marks: Log[tuple[int, list[str | None]]] = Log()
+        """The marks of items that were sent, and the number of the first of them: see `Source.mark`."""
+        self.mark: str | None = None
+        """The mark of the last item that was received."""
         self._ends = 0
 
     @property
     def logs(self) -> list[Log[Any]]:
         """What is recorded."""
-        return [self.ended]
+        return [self.ended, self.marks]
 
     def begin(self) -> None:
         """Do nothing: it refers to no step."""
 
     @property
     def waiting(self) -> int:
-        """Number of ends that are recorded."""
-        return len(self.ended)
+        """Number of events that are recorded."""
+        return len(self.ended) + len(self.marks)
 
     def follow(self, ends: int, last: Position | None) -> None:
         """Note the place."""
         while self._ends < ends:
             self._ends += 1
             self.epochs.go_on(self.ended.popleft().depth)
-        self.next = None
+        self.next = self.mark = None
         if last is not None:
             number = first_number(last)
             self.next = self.place(number) + 1
+            self._find_mark(number)
+
+    def _find_mark(self, number: int) -> None:
+        marks = self.marks
+        while marks:
+            start, found = marks[0]
+            if number < start + len(found):
+                self.mark = found[number - start]
+                return
+            marks.popleft()
 
     def place(self, number: int) -> int:
         """Return the place of an item in its epoch."""
@@ -154,7 +168,8 @@ class SourceStation:
 
     def state(self, wanted: list[Position]) -> tuple[dict[str, Any], list[Again]]:
         """Return the epoch, and the place of the next item."""
-        return {"passes": self.epochs.passes, "next": self.next or 0}, []
+        state = {"passes": self.epochs.passes, "next": self.next or 0}
+        return state if self.mark is None else {**state, "last": self.mark}, []
 
     def restart(self, passes: list[int]) -> tuple[dict[str, Any], list[Again]]:
         """Return the epoch."""
@@ -162,7 +177,7 @@ class SourceStation:
 
     def resume(self, state: dict[str, Any], wanted: list[Position]) -> list[Again]:
         """Note where to start, and what to send again."""
-        self.next = state.get("next")
+        self.next, self.mark = state.get("next"), state.get("last")
         self.resumes = self.next is not None
         self.again = sorted(map(first_number, wanted))
         return []

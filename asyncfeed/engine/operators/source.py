@@ -7,22 +7,19 @@ nobody else: it is drawn on a thread of its own, and what it has yielded so far 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from asyncfeed.engine.checkpoint.stations import SourceStation
-from asyncfeed.engine.closing import Iterating, IteratingAsync, complain
+from asyncfeed.engine.closing import IteratingAsync, complain
 from asyncfeed.engine.constants import CHUNK_ITEMS, PICKED_FIRST_ITEMS, PICKED_ITEMS
 from asyncfeed.engine.epochs import EpochsEnded
-from asyncfeed.engine.operators.step import Gate, Step, StepSpec
+from asyncfeed.engine.operators.intake import Intake
+from asyncfeed.engine.operators.step import Step, StepSpec
 from asyncfeed.engine.provenance import UNSIZED, is_own_cancellation, raise_if_cancelled
-from asyncfeed.engine.threads import Threads
 from asyncfeed.epoch_end import RESTORED
-from asyncfeed.errors import PipelineError
+from asyncfeed.errors import PipelineError, StateError
 from asyncfeed.places import shift
 from asyncfeed.position import Positions
 from asyncfeed.stages.base import Source
@@ -30,6 +27,7 @@ from asyncfeed.stages.numbering import Numbering
 from asyncfeed.stages.steps import Chunk, Indexed
 from asyncfeed.trees import size_of, total_size
 
+OTHER_ITEMS = "some would be left out, or come twice; begin the epoch again, without the state"
 UNBOUNDED = UNSIZED * UNSIZED
 """More than the number of any item."""
 
@@ -198,13 +196,16 @@ class IterableSource(SourceStep):
         numbers = [each for each in again if each >= start]
         self._drawn = start
         self._sieve = Sieve(dict.fromkeys(numbers), start + (self._station.next or 0))
-        self._first = max(self._place, min([*numbers, self._sieve.first]) - start)
+        marked = [] if self._station.mark is None else [self._sieve.first - 1]
+        self._first = max(self._place, min([*numbers, *marked, self._sieve.first]) - start)
 
     async def _emit(self, items: list[Any], nbytes: int = 0) -> None:
         sieve = self._sieve
         if sieve is None:
+            self._note_marks(items)
             await super()._emit(items, nbytes)
             return
+        self._check_mark(items, sieve.first - 1 - self._drawn)
         start = self._drawn
         self._drawn += len(items)
         numbers = [number for number in range(start, self._drawn) if number in sieve.again]
@@ -220,7 +221,18 @@ class IterableSource(SourceStep):
             rest = items[self._drawn - start :]
             weight = total_size(rest)
             self.budget.charge(weight)
+            self._note_marks(rest)
             await super()._emit(rest, weight)
+
+    def _note_marks(self, items: list[Any]) -> None:
+        if items and self._source.mark(items[0]) is not None:
+            self._station.marks.append((self._drawn, list(map(self._source.mark, items))))
+
+    def _check_mark(self, items: list[Any], index: int) -> None:
+        """Raise if the last item that was received is not there any more. It is at `index`, or not among these."""
+        mark = self._station.mark
+        if mark is not None and 0 <= index < len(items) and self._source.mark(items[index]) != mark:
+            raise StateError(f"{self.name} lists other files than when the state was taken: {OTHER_ITEMS}")
 
     async def _end_again(self) -> None:
         if self._sieve is not None and self._drawn >= self._sieve.first:
@@ -255,7 +267,8 @@ class IterableSource(SourceStep):
             message = f"{self.name} must return an iterable or an async iterable, not {type(made).__name__}"
             raise PipelineError(message)
         if self._sieve is not None and self._sieve.first < UNBOUNDED:
-            self._drawn = max(self._drawn, self._sieve.first)
+            if self._drawn < self._sieve.first and not self._unwanted():
+                raise StateError(f"{self.name} has fewer items than when the state was taken: {OTHER_ITEMS}")
             await self._end_again()  # the checkpoint was at the end of the epoch
         return []
 
@@ -324,124 +337,3 @@ class IterableSource(SourceStep):
             self.warn_if_unweighable(item)
             await self._emit([item], nbytes)
             del item
-
-
-class Intake:
-    """What a thread draws from an iterable on its way to the loop, bounded by count and by bytes.
-
-    No lock is taken for an item. The thread appends, then looks whether the loop waits; the loop says that it
-    waits, then looks once more whether something was appended: one of the two sees the other. Each counter is
-    written by one side only.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        loop: asyncio.AbstractEventLoop,
-        threads: Threads,
-        iterable: Iterable[Any],
-        most: int,
-        drop: int,
-    ) -> None:
-        self.gate = Gate()
-        self.most = most
-        """How many bytes it may hold; as many as the largest item seen, if that is more."""
-        self._name = name
-        self._loop = loop
-        self._threads = threads
-        self._iterable = iterable
-        self._items: deque[tuple[Any, int]] = deque()
-        self._drop = drop
-        """How many items are drawn and dropped before the first that is wanted."""
-        self._dropped = 0
-        self._told = 0
-        """How many dropped items `take_dropped` has returned."""
-        self._drawn = 0
-        self._gone = 0
-        self._hungry = False
-        self._blocked = False
-        self._stopped = False
-        self._room = threading.Semaphore(0)
-
-    def draw(self) -> None:
-        """Draw until the iterable ends or `stop`, and close it; runs on the thread."""
-        try:
-            with Iterating(self._iterable, self._name, self._loop) as iterator:
-                self._draw(iterator)
-        except BaseException as error:
-            if not self._stopped:
-                raise
-            complain(self._loop, self._name, error)
-
-    def _draw(self, iterator: Iterator[Any]) -> None:
-        to_drop = self._drop
-        while not self._stopped:
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-            except BaseException:
-                if self._stopped:
-                    return  # it failed at an item that nobody asks for any more
-                raise
-            if to_drop:
-                to_drop -= 1
-                self._dropped += 1
-                continue
-            nbytes = size_of(item)
-            self.most = max(self.most, nbytes)
-            self._drawn += nbytes
-            self._items.append((item, nbytes))
-            del item
-            if self._hungry:
-                self._hungry = False
-                with suppress(RuntimeError):  # the loop has closed: nobody waits any more
-                    self._loop.call_soon_threadsafe(self.gate.open)
-            while self._full():
-                self._blocked = True
-                if self._full():
-                    self._threads.park(self._room)
-                self._blocked = False
-
-    @property
-    def held(self) -> int:
-        """How many bytes were drawn and not let go; at most `most`, which one item may exceed."""
-        return min(self._drawn - self._gone, self.most)
-
-    def _full(self) -> bool:
-        waiting = self._drawn - self._gone
-        return not self._stopped and (len(self._items) >= CHUNK_ITEMS or (waiting > 0 and waiting >= self.most))
-
-    def take(self) -> tuple[list[Any], int]:
-        """Take what has been drawn, and what it weighs; `let_go` says when that is booked elsewhere."""
-        items: list[Any] = []
-        nbytes = 0
-        while self._items and len(items) < CHUNK_ITEMS:
-            item, size = self._items.popleft()
-            items.append(item)
-            nbytes += size
-        return items, nbytes
-
-    def take_dropped(self) -> int:
-        """Return how many items were dropped since the last call."""
-        dropped = self._dropped
-        told, self._told = self._told, dropped
-        return dropped - told
-
-    def let_go(self, nbytes: int) -> None:
-        """Make room for as much again."""
-        self._gone += nbytes
-        if self._blocked:
-            self._threads.unpark(self._room)
-
-    async def wait(self) -> None:
-        """Wait until something has been drawn, or the thread has ended."""
-        self._hungry = True
-        if not self._items:
-            await self.gate.wait()
-        self._hungry = False
-
-    def stop(self) -> None:
-        """Let the thread end when it next can."""
-        self._stopped = True
-        self._threads.unpark(self._room)
