@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
+from asyncfeed.bridges.share import shared
 from asyncfeed.errors import StateError
 from tests.bridges.placed_states import PIPELINES, Loaded, check, cuts, ways
+from tests.bridges.test_torch_dataset import WHOLE
 
 torch = pytest.importorskip("torch")
 data = pytest.importorskip("torch.utils.data")
@@ -162,6 +165,19 @@ def test_a_rank_has_a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(StateError, match="another pipeline"):
         NUMBERS.to_torch_dataset(ranks="split").load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", [name for name in WHOLE if not name.startswith("state")])
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 2), (2, 1), (2, 2), (3, 2)])
+def test_the_share_of_each_worker_and_rank_goes_on_at_any_cut(name: str, ranks: int, workers: int) -> None:
+    for rank, worker in product(range(ranks), range(workers)):
+        part = shared(WHOLE[name], rank=rank, ranks=ranks, worker=worker, workers=workers)
+        expected = lists(part)
+        for cut in range(len(expected) + 1):
+            with part.open() as feed:
+                assert lists(islice(feed, cut)) == expected[:cut]
+                state = feed.state_dict()
+            assert lists(part.open(state=state)) == expected[cut:]
 
 
 # -- torchdata

@@ -276,6 +276,10 @@ def check_tensors() -> None:
     assert_type(len(pairs.to_torch(device="cuda", pin_memory=False)), int)
     with iter(pairs.to_jax()) as batches:
         assert_type(batches.feed.stats().batches, int)
+        assert_type(batches.state_dict(), dict[str, Any])
+    placed = pairs.to_torch()
+    placed.load_state_dict(placed.state_dict())
+    assert_type(placed.epoch, int)
     pairs.to_torch_dataset(ranks="split")
     pairs.to_torch("cuda")  # type: ignore[call-arg]
     pairs.to_torch(pin_memory="always")  # type: ignore[arg-type]
