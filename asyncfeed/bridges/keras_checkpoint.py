@@ -127,7 +127,10 @@ def _callback_class() -> Any:
 
         @property
         def _steps(self) -> int:
-            return int(self.model.optimizer.iterations)
+            optimizer = self.model.optimizer
+            optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
+            # `iterations` counts several batches as one if gradients are accumulated
+            return int(getattr(optimizer, "_iterations", optimizer.iterations))
 
         def _save(self) -> None:
             self._since_saved = 0

@@ -231,6 +231,30 @@ def test_several_steps_in_one_execution_are_counted(tmp_path: Path) -> None:
     assert seen == WHOLE
 
 
+@pytest.mark.parametrize("accumulated", [None, 3])
+@pytest.mark.parametrize("crash", [2, 5, 6, 7, 8, 14, 15])
+def test_a_crash_between_the_place_and_the_weights_loses_nothing(
+    tmp_path: Path, crash: int, accumulated: int | None
+) -> None:
+    """The place is written, and the weights are not: training goes on from the weights before."""
+    import keras
+
+    seen: list[list[float]] = []
+    for until in (crash, None):
+        model, data = model_that_notes(seen), keras_data()
+        model.compile(keras.optimizers.SGD(0.001, gradient_accumulation_steps=accumulated))
+        callbacks = [
+            af.FeedCheckpoint(data, tmp_path / "feed.json", save_freq=1),
+            CrashAfter(until),
+            keras.callbacks.BackupAndRestore(str(tmp_path / "model"), save_freq=1),
+        ]
+        try:
+            model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+        except Crash:
+            pass
+    assert seen == WHOLE[:crash] + WHOLE[crash - 1 :]
+
+
 def test_weights_of_another_step_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         fit(tmp_path, [], 5, 2)
