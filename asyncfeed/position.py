@@ -217,7 +217,9 @@ def from_json(found: list[Any]) -> list[Any]:
     after = 0
     for each in found:
         if isinstance(each, dict):
-            positions.append(from_json(each["all"]) if "all" in each else (from_json(each["of"])[0], each["n"]))
+            positions.append(
+                from_json(each["all"]) if "all" in each else (from_json(each["of"])[0], int(each["n"]))
+            )
         elif each is None:
             positions.append(NOWHERE)
         else:

@@ -78,6 +78,8 @@ class Sealing:
         if merged and place is not None:
             check_shard(body, place.stage, place.uneven)
         body.pop("part", None)
+        if type(body.get("run")) is not int or body["run"] < 0:
+            raise StateError("the state is damaged: it does not say how many runs were before")
         if body.pop("by epoch", None) is not self.by_epoch:
             raise StateError("epochs(state=...) takes the states of epochs(...), and open(state=...) all others")
         return body

@@ -60,6 +60,8 @@ class _Merged:
         parts = []
         rest = None
         for index, body in enumerate(bodies):
+            if body["run"] != state["run"]:
+                raise StateError("the state is damaged: its parts are of different runs")
             place = Place(index, len(bodies), stage, uneven)
             description = with_shard(self._description.source, self._description.stages, place)
             body = unmerged(description, self._context, self._sink, body, by_epoch=self._by_epoch)

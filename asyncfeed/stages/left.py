@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from asyncfeed.errors import StateError
+
 Pair = tuple[int, int]
 """The number of a part, and a place in it."""
 
@@ -100,7 +102,7 @@ class Left:
             return single
         row, offset = divmod(place, self._block)
         if not any(part in each.parts for each in self._segments if each.first <= row < each.stop):
-            raise ValueError(f"place {place} of part {part} is not left")
+            raise StateError(f"the state is damaged: place {place} of part {part} is not left")
         number = self._before(part, row) + offset
         return number + bisect_right(self._blocks_before, number)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asyncfeed.errors import StateError
 from asyncfeed.stages.steps import Indexed
 
 
@@ -64,9 +65,11 @@ class Part:
         (2, 2, 5)
         """
         block = whole // self.block
-        while block < self.number or (block - self.number) % self.count:
+        for _ in range(self.count + 1):
+            if block >= self.number and not (block - self.number) % self.count:
+                return (block - self.number) // self.count * self.block + whole % self.block
             block += self.blocks  # it completes the last round
-        return (block - self.number) // self.count * self.block + whole % self.block
+        raise StateError("the state is damaged: it has an item of another part")
 
 
 class Strided:

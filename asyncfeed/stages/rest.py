@@ -75,7 +75,7 @@ class Layer:
 def layer_from(found: dict[str, Any]) -> Layer:
     """Return the layer that was made into JSON."""
     at = [(int(epoch), int(came)) for epoch, came in found["at"]]
-    places = [{int(epoch): from_json(each) for epoch, each in part} for part in found["places"]]
+    places = [{int(epoch): list(map(int, from_json(each))) for epoch, each in part} for part in found["places"]]
     positions = list(map(from_json, found["positions"]))
     if not len(at) == len(places) == len(positions) == found["count"] > 0:
         raise ValueError("a layer has not one entry for each part")

@@ -112,6 +112,10 @@ def _thirds(item: Any) -> bool:
     return bool(_number(item) % 3)
 
 
+def _sum(total: int, item: Any) -> tuple[int, Any]:
+    return total + 1, (item, float(total))
+
+
 async def _late_thirds(item: Any) -> bool:
     await asyncio.sleep(_number(item) * 7919 % 13 / 1000)
     return _thirds(item)
@@ -182,6 +186,8 @@ BEFORE: dict[str, Stage] = {
     "shuffle": lambda p: p.shuffle(seed=5),
     "filter": lambda p: p.filter(_thirds),
     "flat": lambda p: p.flat_map(_children),
+    "interleave": lambda p: p.interleave(_children, cycle=2),
+    "scan": lambda p: p.scan(_sum, 0),
     "buffer": lambda p: p.shuffle(buffer=5, seed=6),
     "batch": lambda p: p.batch(3, collate=_grouped),
     "repeat": lambda p: p.repeat(2),
@@ -194,6 +200,8 @@ BEHIND: dict[str, Stage] = {
     "filter": lambda p: p.filter(_late_thirds),
     "flat": lambda p: p.flat_map(_children),
     "late flat": lambda p: p.flat_map(_late_children),
+    "unordered flat": lambda p: p.flat_map(_late_children, ordered=False),
+    "interleave": lambda p: p.interleave(_late_children, cycle=3, block=2),
     "buffer": lambda p: p.shuffle(buffer=7, seed=8),
     "batch": lambda p: p.batch(3, collate=_grouped),
     "bucket": lambda p: p.bucket(boundaries=[2], size=3, length_of=_length, collate=_grouped),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.errors import StateError
+from asyncfeed.state.envelope import seal
+from asyncfeed.state.fingerprint import Fingerprint, Part
 
 Make = Callable[[int, int], af.Pipeline[Any]]
 numbers = af.items(range(24))
@@ -364,3 +368,38 @@ def test_a_merge_of_inputs_begins_in_its_epoch() -> None:
         state = epochs.feed.state_dict()
     (rest,) = (list(epoch) for epoch in whole.epochs(2, state=state))
     assert [first, *rest] == [list(epoch) for epoch in whole.epochs(2)][1]
+
+
+# -- damage
+
+
+def _places(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [at, *(found for key, each in inner for found in _places(each, (*at, key)))]
+
+
+@settings(max_examples=200)
+@given(seed=st.integers(0, 10**9))
+def test_a_rest_that_was_tampered_with_is_a_state_error_or_a_rest(seed: int) -> None:
+    """The checksum protects it from accidents, and not from somebody who can write one."""
+    random = Random(seed)
+    makes: list[Make] = [
+        lambda index, count: numbers.shard(index, count).flat_map(lambda x: [x] * 3).shuffle(buffer=3).batch(2),
+        lambda index, count: numbers.filter(lambda _: True).shard(index, count).batch(2).repeat(2),
+    ]
+    make = random.choice(makes)
+    _, state = merged(make, 3, *(random.randrange(5) for _ in range(3)))
+    if random.random() < 0.7:
+        state = json.loads(draw(make(1, 2), random.randrange(4), state)[1])
+    body = json.loads(json.dumps(state["body"]))
+    rests = ("rest", "stage", "uneven", "parts")
+    known = [each for each in _places(body)[1:] if each[0] in rests and not {"stations", "passes"} & {*each}]
+    *way, last = random.choice(known)
+    tree = body
+    for key in way:
+        tree = tree[key]
+    values = [-1, 0, 1, 10**6, 10**30, "x", None, [], {}, [0], [[1, 2]], True, 1.5, -(10**12)]
+    tree[last] = random.choice(values)
+    sealed = seal(Fingerprint(tuple(Part(*each) for each in state["pipeline"]["parts"])), body)
+    with contextlib.suppress(StateError):
+        draw(make(1, 2), 6, sealed)

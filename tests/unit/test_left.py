@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncfeed.errors import StateError
 from asyncfeed.stages.left import Left
 from asyncfeed.stages.numbering import Part
 
@@ -36,7 +37,7 @@ def test_each_item_that_is_left_is_there_once_in_the_order_of_the_whole(
 def test_an_item_that_was_received_is_not_found() -> None:
     left = Left([5, 5], [3, 2], [])
     for part, place in ((0, 2), (1, 0), (0, 5)):
-        with pytest.raises(ValueError, match="is not left"):
+        with pytest.raises(StateError, match="is not left"):
             left.number(part, place)
 
 

@@ -60,11 +60,8 @@ class RestOfRun:
         self.description = description
         self._found = found
         self._layers = layers
-
-    @property
-    def epochs(self) -> int:
+        self.epochs = max(each.last for each in layers) - min(each.first for each in layers) + 1
         """Number of epochs that may be empty for this part."""
-        return max(each.last for each in self._layers) - min(each.first for each in self._layers) + 1
 
     def prepare(self, arranged: Sequence[Node]) -> tuple[list[Node], Rest | None]:
         """Return the stages of the run, and the items that they have by number, if these are dealt out."""
@@ -79,8 +76,8 @@ class RestOfRun:
         with damage():
             for layer in self._layers:
                 for station, of_parts in zip(flat, layer.flat, strict=True):
-                    begun, received, held = of_parts["begun"], of_parts["received"], of_parts["held"]
-                    station.leave_out(FlatLeft(from_json(begun), received, from_json(held)))
+                    begun, received, held = of_parts["begun"], map(int, of_parts["received"]), of_parts["held"]
+                    station.leave_out(FlatLeft(from_json(begun), list(received), from_json(held)))
 
 
 def rest_of(description: Description, state: dict[str, Any]) -> RestOfRun | None:
