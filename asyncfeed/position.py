@@ -151,6 +151,11 @@ def canonical(position: Position) -> Position:
     >>> canonical([range(2), (7, 0)])
     ((0, 1), (7, 0))
     """
+    kind = type(position)
+    if kind is int:  # checked first, because `isinstance(..., Sequence)` takes longer than all the rest
+        return position
+    if kind is range:
+        return tuple(cast("range", position))
     return tuple(map(canonical, position)) if isinstance(position, Sequence) else int(position)
 
 
