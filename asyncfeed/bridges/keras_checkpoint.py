@@ -78,6 +78,11 @@ def _callback_class() -> Any:
             self._save_freq = save_freq
             self._begins = False
             """Whether `fit` has begun and no epoch has."""
+            self._epoch = 0
+            """The number of the present epoch. After a second crash `BackupAndRestore` begins with one that is too
+            low, because it counts only the epochs that ended since the last restart."""
+            self._done = 0
+            """Number of batches of this epoch that were trained on before this call of `fit`."""
             self._last_batch = -1
             """The number of the last batch that was trained on, in this epoch of Keras."""
             self._since_saved = 0
@@ -95,8 +100,10 @@ def _callback_class() -> Any:
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             """Go on from the file, if this is the first epoch and there is a file."""
             self._last_batch = -1
+            self._epoch += 1
+            self._done = 0
             if self._begins:
-                self._begins = False
+                self._begins, self._epoch = False, epoch
                 if self._path.exists():
                     self._restore()
 
@@ -106,16 +113,22 @@ def _callback_class() -> Any:
             self._trained.add_batches(count)
             self._since_saved += count
             if self._save_freq != "epoch" and self._since_saved >= int(self._save_freq):
-                self._save()
+                # An epoch without batches is an error of Keras with JAX, so none is saved.
+                over = self._whole and self._done + batch + 1 >= (self._data.size or 0)
+                if over:
+                    self._trained.epoch_over()
+                self._save(self._epoch + over, 0 if over else self._done + batch + 1)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             """Note that the rest of the epoch was trained on, and save the place if that is done after epochs."""
             self._speak()
-            if self.params.get("steps") in (None, self._data.size):
+            if self._whole:
                 # The last steps of several in one execution are not reported, if fewer batches are left.
                 self._trained.epoch_over()
             if self._save_freq == "epoch":
-                self._save()
+                self._save(self._epoch + 1, 0)
+            if self._epoch + 1 >= self.params["epochs"]:
+                self.model.stop_training = True
 
         def on_train_end(self, logs: Any = None) -> None:
             """Remove the file."""
@@ -126,18 +139,25 @@ def _callback_class() -> Any:
         # -- places
 
         @property
+        def _whole(self) -> bool:
+            """Whether each epoch of Keras is an iteration of its own."""
+            return self.params.get("steps") in (None, self._data.size)
+
+        @property
         def _steps(self) -> int:
             optimizer = self.model.optimizer
             optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
             # `iterations` counts several batches as one if gradients are accumulated
             return int(getattr(optimizer, "_iterations", optimizer.iterations))
 
-        def _save(self) -> None:
+        def _save(self, epoch: int, done: int) -> None:
             self._since_saved = 0
             places = self._read() if self._path.exists() else {}
             steps = self._steps
             kept = sorted((each for each in places if int(each) < steps), key=int)[1 - KEPT :]
-            made = {each: places[each] for each in kept} | {str(steps): self._trained.state()}
+            made = {each: places[each] for each in kept} | {
+                str(steps): {"epoch": epoch, "done": done, "place": self._trained.state()}
+            }
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._path, json.dumps({"after steps": made}).encode(), lasts=True)
 
@@ -156,7 +176,12 @@ def _callback_class() -> Any:
                     f"after {steps}: list FeedCheckpoint before BackupAndRestore, with the same save_freq. To "
                     "begin again, remove the files of both"
                 )
-            self._trained.load(places[steps])
+            try:
+                place = places[steps]["place"]
+                self._epoch, self._done = int(places[steps]["epoch"]), int(places[steps]["done"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise StateError(f"{self._path} is damaged: {error!r}") from error
+            self._trained.load(place)
             if self.params.get("steps") is None:
                 raise StateError(
                     "FeedCheckpoint: the number of batches is not known, and Keras would take the rest of this "

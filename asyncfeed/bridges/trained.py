@@ -84,8 +84,8 @@ class Trained:
         """Note that an epoch is over: the next batch is of another iteration."""
         with self._lock:
             run = self._present()
-            if run is None:
-                return
+            if run is None or not run.received:
+                return  # it is over already, and the next one may have begun
             if run.has_ended:  # else the framework has not drawn the rest
                 run.receive(run.given - run.received)
             run.place.over = True

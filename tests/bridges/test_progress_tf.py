@@ -326,3 +326,55 @@ def test_fit_that_was_killed_goes_on(tmp_path: Path) -> None:
         place += 1
     assert place == len(WHOLE)
     assert again <= 3
+
+
+OTHER_BACKEND = """
+import sys
+from pathlib import Path
+import keras, numpy as np
+import asyncfeed as af
+rows = np.arange(14, dtype="float32")[:, None] / 14
+
+class Crash(keras.callbacks.Callback):
+    def __init__(self, left):
+        super().__init__()
+        self.left = left
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise InterruptedError
+
+def fit(folder, left):
+    data = af.arrays(rows, 2 * rows).shuffle(seed=1).batch(2).to_keras()
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.5), "mse")
+    callbacks = [
+        af.FeedCheckpoint(data, folder / "feed.json", save_freq=2),
+        keras.callbacks.BackupAndRestore(str(folder / "model"), save_freq=2),
+        Crash(left),
+    ]
+    model.fit(data, epochs=3, callbacks=callbacks, verbose=0)
+    return model.get_weights()
+
+folder = Path(sys.argv[1])
+whole = fit(folder / "whole", 1000)
+for left in (5, 9, 2):
+    try:
+        fit(folder / "run", left)
+    except InterruptedError:
+        pass
+again = fit(folder / "run", 1000)
+assert all(np.array_equal(one, other) for one, other in zip(whole, again, strict=True)), (whole, again)
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.timeout(240)
+def test_fit_of_other_backends_ends_with_the_same_weights(backend: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"needs {backend}")
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", OTHER_BACKEND, str(tmp_path)],
+        check=True,
+        env={**os.environ, "KERAS_BACKEND": backend},
+    )

@@ -137,6 +137,8 @@ def may_follow(case: Case, kind: str) -> bool:
             return case.by_number or case.movable
         case "take" | "zip":
             return not case.limited
+        case "interleave":
+            return "repeat(" not in repr(case)  # it mixes no items of two passes
         case "cut":
             if case.limited:
                 return False
