@@ -83,12 +83,16 @@ def _callback_class() -> Any:
             low, because it counts only the epochs that ended since the last restart."""
             self._done = 0
             """Number of batches of this epoch that were trained on before this call of `fit`."""
+            self._is_over = False
+            """Whether the place was saved behind the last batch of this epoch."""
             self._last_batch = -1
             """The number of the last batch that was trained on, in this epoch of Keras."""
             self._since_saved = 0
             """Number of batches since the place was saved."""
             self._quiet: Any = None
-            """Silences Keras about an epoch that is shorter than others."""
+            """Silences Keras about the rest of an epoch, which is shorter. None in whole epochs."""
+            self._steps_done = 0
+            """Number of optimizer steps in the rest of an epoch, and before it."""
 
         # -- what Keras calls
 
@@ -101,7 +105,7 @@ def _callback_class() -> Any:
             """Go on from the file, if this is the first epoch and there is a file."""
             self._last_batch = -1
             self._epoch += 1
-            self._done = 0
+            self._done, self._is_over = 0, False
             if self._begins:
                 self._begins, self._epoch = False, epoch
                 if self._path.exists():
@@ -112,19 +116,24 @@ def _callback_class() -> Any:
             count, self._last_batch = batch - self._last_batch, batch
             self._trained.add_batches(count)
             self._since_saved += count
+            if self._quiet is not None:
+                self._steps_done = self._steps
             if self._save_freq != "epoch" and self._since_saved >= int(self._save_freq):
                 # An epoch without batches is an error of Keras with JAX, so none is saved.
-                over = self._whole and self._done + batch + 1 >= (self._data.size or 0)
-                if over:
+                done = self._done + batch + 1
+                self._is_over = self._whole and done >= (self._data.size or 0)
+                if self._is_over:
                     self._trained.epoch_over()
-                self._save(self._epoch + over, 0 if over else self._done + batch + 1)
+                self._save(self._epoch + self._is_over, 0 if self._is_over else done)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             """Note that the rest of the epoch was trained on, and save the place if that is done after epochs."""
-            self._speak()
-            if self._whole:
+            if self._whole and not self._is_over:
                 # The last steps of several in one execution are not reported, if fewer batches are left.
-                self._trained.epoch_over()
+                unreported = self._trained.epoch_over()
+                if self._quiet is not None:
+                    self._forget_steps_after(self._steps_done + unreported)
+            self._speak()
             if self._save_freq == "epoch":
                 self._save(self._epoch + 1, 0)
             if self._epoch + 1 >= self.params["epochs"]:
@@ -144,11 +153,24 @@ def _callback_class() -> Any:
             return self.params.get("steps") in (None, self._data.size)
 
         @property
-        def _steps(self) -> int:
+        def _counter(self) -> Any:
             optimizer = self.model.optimizer
             optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
             # `iterations` counts several batches as one if gradients are accumulated
-            return int(getattr(optimizer, "_iterations", optimizer.iterations))
+            return getattr(optimizer, "_iterations", optimizer.iterations)
+
+        @property
+        def _steps(self) -> int:
+            return int(self._counter)
+
+        def _forget_steps_after(self, steps: int) -> None:
+            """Set the count of the optimizer back, if it is higher.
+
+            The rest of an epoch ends before Keras expects it. TensorFlow then runs a step without a batch. It
+            changes no weights, and counts.
+            """
+            if self._steps > steps:
+                self._counter.assign(steps)
 
         def _save(self, epoch: int, done: int) -> None:
             self._since_saved = 0
@@ -187,6 +209,7 @@ def _callback_class() -> Any:
                     "FeedCheckpoint: the number of batches is not known, and Keras would take the rest of this "
                     "epoch for the length of all: use repeat() and fit(steps_per_epoch=...)"
                 )
+            self._steps_done = self._steps
             self._quiet = warnings.catch_warnings()
             self._quiet.__enter__()
             warnings.filterwarnings("ignore", message="Your input ran out of data")

@@ -80,15 +80,20 @@ class Trained:
                 batches -= count
             return batches
 
-    def epoch_over(self) -> None:
-        """Note that an epoch is over: the next batch is of another iteration."""
+    def epoch_over(self) -> int:
+        """Note that an epoch is over: the next batch is of another iteration.
+
+        Return how many batches of it had not been noted.
+        """
         with self._lock:
             run = self._present()
-            if run is None or not run.received:
-                return  # it is over already, and the next one may have begun
-            if run.has_ended:  # else the framework has not drawn the rest
-                run.receive(run.given - run.received)
+            if run is None or not (run.received or run.has_ended):
+                return 0  # it is over already, and the next one may have begun
+            rest = run.given - run.received if run.has_ended else 0  # else the framework has not drawn the rest
+            if rest:
+                run.receive(rest)
             run.place.over = True
+            return rest
 
     def state(self) -> dict[str, Any]:
         """Return the state after the last batch that was trained on."""

@@ -255,6 +255,34 @@ def test_a_crash_between_the_place_and_the_weights_loses_nothing(
     assert seen == WHOLE[:crash] + WHOLE[crash - 1 :]
 
 
+@pytest.mark.parametrize("accumulated", [None, 3])
+@pytest.mark.parametrize("in_one", [1, 2])
+@pytest.mark.parametrize("crash", [2, 3, 5])
+def test_an_optimizer_that_counts_its_steps_goes_on_with_the_count(
+    tmp_path: Path, crash: int, in_one: int, accumulated: int | None
+) -> None:
+    """The rest of an epoch ends before Keras expects it, and that is no step."""
+    import keras
+
+    ends = []
+    for folder, crashes in (("whole", [None]), ("run", [crash, None])):
+        for until in crashes:
+            model, data = model_that_notes([]), keras_data()
+            optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=accumulated)
+            model.compile(optimizer, steps_per_execution=in_one)
+            callbacks = [
+                af.FeedCheckpoint(data, tmp_path / folder / "feed.json", save_freq=1),
+                keras.callbacks.BackupAndRestore(str(tmp_path / folder / "model"), save_freq=1),
+                CrashAfter(until),
+            ]
+            try:
+                model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+            except Crash:
+                pass
+        ends.append(model.get_weights())
+    assert all(np.array_equal(one, other) for one, other in zip(*ends, strict=True))
+
+
 def test_weights_of_another_step_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         fit(tmp_path, [], 5, 2)
