@@ -257,19 +257,22 @@ def test_a_crash_between_the_place_and_the_weights_loses_nothing(
 
 @pytest.mark.parametrize("accumulated", [None, 3])
 @pytest.mark.parametrize("in_one", [1, 2])
-@pytest.mark.parametrize("crash", [2, 3, 5])
+@pytest.mark.parametrize("crash", [3, 6])
 def test_an_optimizer_that_counts_its_steps_goes_on_with_the_count(
     tmp_path: Path, crash: int, in_one: int, accumulated: int | None
 ) -> None:
     """The rest of an epoch ends before Keras expects it, and that is no step."""
     import keras
 
+    rows = np.arange(2 * BATCHES, dtype="f4")[:, None]
     ends = []
     for folder, crashes in (("whole", [None]), ("run", [crash, None])):
         for until in crashes:
-            model, data = model_that_notes([]), keras_data()
+            inputs = keras.Input((1,))
+            model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+            data = af.arrays(rows / 14, np.sin(rows)).shuffle(seed=5).batch(2).to_keras()
             optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=accumulated)
-            model.compile(optimizer, steps_per_execution=in_one)
+            model.compile(optimizer, "mse", steps_per_execution=in_one)
             callbacks = [
                 af.FeedCheckpoint(data, tmp_path / folder / "feed.json", save_freq=1),
                 keras.callbacks.BackupAndRestore(str(tmp_path / folder / "model"), save_freq=1),
