@@ -393,7 +393,7 @@ class Calling(Batching[T_co]):
 
         Order:
             The order does not depend on timing. An item without more elements ends its turn. The next item of the
-            input takes its place when its turn comes again.
+            input takes its place when its turn comes again. Elements of two passes of a `repeat` are not mixed.
 
         Memory:
             `cycle` items are open and two are opened ahead. Each holds a bounded number of elements.

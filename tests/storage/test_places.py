@@ -167,7 +167,8 @@ def test_a_program_that_ends_in_the_middle_says_nothing(server: ObjectServer, ho
 def test_a_program_that_is_interrupted_shows_the_interrupt_alone(server: ObjectServer) -> None:
     fill(server, COUNT)
     code = """
-    import sys
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
     pipeline = af.files("s3://bucket/*.raw", endpoint=sys.argv[1], anonymous=True).load(af.raw("uint8"))
     try:
         list(pipeline)
