@@ -64,7 +64,7 @@ def add(total: int, x: int) -> tuple[int, int]:
 
 
 async def add_later(total: int, x: int) -> tuple[int, int]:
-    await asyncio.sleep(x % 2 / 1000)
+    await asyncio.sleep(0)
     return total + x, total + x
 
 
