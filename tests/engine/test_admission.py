@@ -102,6 +102,10 @@ class Made:
         return self.heavy(Heavy(int(row[0]), row.nbytes))
 
 
+def heavier(total: Heavy, x: Heavy) -> tuple[Heavy, Heavy]:
+    return Heavy(x.value, (total.nbytes + x.nbytes) % 10_000), x
+
+
 def of_both(pair: tuple[Heavy, Heavy]) -> Heavy:
     return Heavy(pair[0].value, pair[0].nbytes + pair[1].nbytes)
 
@@ -135,7 +139,8 @@ def pipelines(draw: st.DrawFn, depth: int = 4) -> af.Pipeline[Any]:
         match draw(
             st.sampled_from(
                 ["map", "map", "async map", "async map", "filter", "async filter", "flat list", "flat lazy", "flat lazy",
-                 "flat async", "flat async", "repeat", "repeat", "take", "skip", "batch", "prefetch", "zip", "concat"]
+                 "flat async", "flat async", "turns list", "turns lazy", "turns async", "repeat", "repeat", "take",
+                 "skip", "batch", "prefetch", "buffer shuffle", "scan", "zip", "concat", "mix"]
             )
         ):  # fmt: skip
             case "map":
@@ -152,6 +157,14 @@ def pipelines(draw: st.DrawFn, depth: int = 4) -> af.Pipeline[Any]:
                 p = p.flat_map(made.lazily, **how)
             case "flat async":
                 p = p.flat_map(made.one_by_one, **how)
+            case "turns list" | "turns lazy" | "turns async" as kind:
+                fn = {"list": made.copies, "lazy": made.lazily, "async": made.one_by_one}[kind.split()[1]]
+                del how["concurrency"], how["ordered"]
+                p = p.interleave(fn, cycle=draw(st.integers(1, 4)), block=draw(st.integers(1, 3)), **how)
+            case "buffer shuffle":
+                p = p.shuffle(buffer=draw(st.integers(1, 10)))
+            case "scan":
+                p = p.scan(heavier, Heavy(0, 0))
             case "repeat":
                 p = p.repeat(draw(st.integers(2, 3)))
             case "take":
@@ -166,6 +179,8 @@ def pipelines(draw: st.DrawFn, depth: int = 4) -> af.Pipeline[Any]:
                 p = af.zip(p, draw(pipelines(depth=2)), strict=False).map(of_both)
             case "concat":
                 p = af.concat(p, draw(pipelines(depth=2)))
+            case "mix":
+                p = af.mix(p, draw(pipelines(depth=2)), weights=[2, 1])
     return p
 
 
@@ -235,6 +250,27 @@ def test_unordered_elements_of_what_comes_later_do_not_lock_out_those_that_are_n
     flat_map = af.items(range(9)).flat_map(elements, concurrency=8, ordered=False, **options).repeat(3)
     count, used = run_virtual(drain(flat_map, limit, seed), seed=seed)
     assert (count, used) == ((3 * 6 if ending == "skip" else 3 * 9) * 4, 0)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_an_interleave_that_lacks_an_item_gets_it_though_the_open_items_fill_the_memory(
+    stages: int, seed: int
+) -> None:
+    """The turn is at an empty slot: the next item is needed before the elements of the open items can be sent."""
+
+    async def heavy(x: Heavy) -> Heavy:
+        await asyncio.sleep((x.value * 7919 + seed) % 5)
+        return Heavy(x.value, 100)
+
+    def some(x: Heavy) -> Iterator[Heavy]:
+        yield from [Heavy(x.value, 100)] * (x.value % 3)
+
+    pipeline = (
+        af.items([Heavy(x, 0) for x in range(30)]).map(heavy, concurrency=2).interleave(some, cycle=3, block=2)
+    )
+    if stages == 2:
+        pipeline = pipeline.interleave(lambda x: [x], cycle=2)
+    assert run_virtual(drain(pipeline, 1, seed), seed=seed) == (30, 0)
 
 
 @pytest.mark.parametrize("make", ["one_by_one", "lazily"])

@@ -42,7 +42,7 @@ async def draw(
 
 @searched(200)
 @given(
-    case=pipelines(more=("interleave",)),
+    case=pipelines(),
     cuts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
     lengths=st.lists(st.sampled_from([1, 2, 3, 17, CHUNK]), min_size=1, max_size=3),
     looks=st.integers(1, 20),

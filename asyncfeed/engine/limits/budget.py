@@ -23,7 +23,8 @@ Proof. Take the step nearest to the consumer that holds an item. The path from t
   progress. If all of them wait, one of them is next, and is admitted.
 
 A step that holds no item is fed by the steps before it, and the proof applies to those. A merge that waits for one
-of its branches counts as a step that holds no item.
+of its branches counts as a step that holds no item. So does an `interleave` whose turn is at an empty slot: it can
+send nothing of its open items before the next item has come.
 
 Every event that can make an item next calls `wake_waiters`: a chunk was sent, a step found nothing to send, bytes
 were freed, or an item began to wait.

@@ -42,6 +42,11 @@ class Order(Protocol):
     sent_total: int
     """Number of items that were sent on, including those that failed or were left out."""
 
+    @property
+    def needs_input(self) -> bool:
+        """Whether nothing that is held can be sent before another item, or an end, is taken in."""
+        ...
+
     def __len__(self) -> int: ...
 
     def ready(self) -> Piece | None:
@@ -143,8 +148,8 @@ class Operator(Step):
 
     @property
     def busy(self) -> bool:
-        """Whether an item has been taken in and not sent on."""
-        return self.sending or bool(len(self.executor.order))
+        """Whether an item has been taken in, and can be sent on without another one."""
+        return self.sending or not self.executor.order.needs_input
 
     @property
     def calls(self) -> int:

@@ -170,6 +170,11 @@ class Expansions:
         self._resumed: Resumed | None = None
         """Where the stage goes on. None in a run from the start, and when all open items have come."""
 
+    @property
+    def needs_input(self) -> bool:
+        """Whether no child can be sent before another item, or an end, is added."""
+        return not self._all
+
     def __len__(self) -> int:
         return len(self._all)
 
@@ -275,6 +280,14 @@ class InTurns(Expansions):
             self._queue.append(expansion)
         else:
             self._opened[slot] = expansion
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether no child can be sent before another item, or an end, is added.
+
+        The turn may be at an empty slot while other slots hold items.
+        """
+        return self._current() is None
 
     def clear(self) -> None:
         """Drop all expansions."""

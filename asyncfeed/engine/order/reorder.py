@@ -109,6 +109,11 @@ class ReorderBuffer:
         self.empty_entries = 0
         """Number of held entries without items. They only end an epoch or the stream."""
 
+    @property
+    def needs_input(self) -> bool:
+        """Whether no result can be sent before another entry is added."""
+        return not self.entries
+
     def __len__(self) -> int:
         return len(self.entries)
 
