@@ -128,9 +128,9 @@ def _callback_class() -> Any:
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             """Note that the rest of the epoch was trained on, and save the place if that is done after epochs."""
-            if self._whole and not self._is_over:
+            if self._whole:
                 # The last steps of several in one execution are not reported, if fewer batches are left.
-                unreported = self._trained.epoch_over()
+                unreported = 0 if self._is_over else self._trained.epoch_over()
                 if self._quiet is not None:
                     self._forget_steps_after(self._steps_done + unreported)
             self._speak()
