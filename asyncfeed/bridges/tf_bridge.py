@@ -9,6 +9,7 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from asyncfeed.bridges.interrupt import Interrupts
+from asyncfeed.bridges.tf_exit import ExitGuard
 from asyncfeed.bridges.tf_iteration import CTRL_C, LET_GO, MAX_SMALL_BYTES, MAX_SMALL_ITEMS, TfIteration, as_text
 from asyncfeed.bridges.tf_layout import Layout
 from asyncfeed.errors import PipelineError
@@ -36,6 +37,7 @@ class Bridge:
         import tensorflow as tf
 
         self._tf = tf
+        self._guard = ExitGuard(tf)
         self.interrupts = Interrupts(lambda: list(self._iterations.values()))
         self._numbers = itertools.count()
         self._names: list[int] = []
@@ -43,22 +45,20 @@ class Bridge:
         self._factories: dict[int, RunFactory] = {}
         self._iterations: dict[int, TfIteration] = {}
         with tf.device("CPU:0"):
-            # Holds one element while Python may be called. TensorFlow also drops iterators at exit.
-            self._alive = self._new_queue("alive", [tf.int64], 1)
-            tf.raw_ops.QueueEnqueueV2(handle=self._alive, components=[tf.constant(1, tf.int64)])
             # The runs that Ctrl-C has ended. TensorFlow raises their error without Python, because Python's
             # handler for Ctrl-C could run inside of a Python call.
             self._refused = tf.Variable([NO_RUN] * MAX_REFUSED_RUNS, dtype=tf.int64, trainable=False)
         resource, number = tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)
-        trace = tf.function(self._trace_start, autograph=False, input_signature=[number])
+        signature = [number, resource, resource]
+        trace = tf.function(self._trace_start, autograph=False, input_signature=signature)
         self._start = trace.get_concrete_function()
-        signature = [resource, number, resource, resource]
+        signature = [resource, number, resource, resource, resource]
         trace = tf.function(self._trace_finish, autograph=False, input_signature=signature)
         self._finish = trace.get_concrete_function()
         # Datasets of one signature share their functions, because tracing one takes 10 ms.
         self._next = lru_cache(maxsize=64)(self._trace_next)
         self._enqueues = lru_cache(maxsize=64)(self._trace_enqueues)
-        atexit.register(self._at_exit)
+        atexit.register(self._guard.close)
 
     # -- datasets
 
@@ -70,9 +70,9 @@ class Bridge:
         """Return a dataset over queues, and its number."""
         tf, token = self._tf, next(self._numbers)
         variant = tf.raw_ops.GeneratorDataset(
-            init_func_other_args=[tf.constant(token, tf.int64)],
+            init_func_other_args=[tf.constant(token, tf.int64), self._guard.open_gate, self._guard.token],
             next_func_other_args=[],
-            finalize_func_other_args=[self._alive, self._refused.handle],
+            finalize_func_other_args=[self._refused.handle, self._guard.open_gate, self._guard.token],
             init_func=self._start,
             next_func=self._next(tuple(layout.specs)),
             finalize_func=self._finish,
@@ -98,9 +98,18 @@ class Bridge:
 
     # -- what TensorFlow calls
 
-    def _trace_start(self, token: Any) -> Any:
+    def _trace_start(self, dataset: Any, open_gate: Any, token: Any) -> Any:
         tf = self._tf
-        return tf.py_function(self._open, [token], [tf.resource, tf.int64])
+
+        def start() -> Any:
+            return tf.py_function(self._open, [dataset], [tf.resource, tf.int64])
+
+        def fail() -> Any:
+            failed = tf.raw_ops.Assert(condition=False, data=["to_tf: Python exits"])
+            with tf.control_dependencies([failed]):
+                return [tf.identity(open_gate), tf.constant(0, tf.int64)]
+
+        return self._guard.guarded(open_gate, token, start, fail)
 
     def _trace_next(self, specs: tuple[Any, ...]) -> Any:
         tf = self._tf
@@ -125,9 +134,8 @@ class Bridge:
         signature = [tf.TensorSpec(None, tf.resource), *count * specs]
         return tf.function(enqueue, autograph=False, input_signature=signature).get_concrete_function()
 
-    def _trace_finish(self, queue: Any, run: Any, alive: Any, refused: Any) -> Any:
+    def _trace_finish(self, queue: Any, run: Any, refused: Any, open_gate: Any, token: Any) -> Any:
         tf = self._tf
-        runs = tf.raw_ops.ReadVariableOp(resource=refused, dtype=tf.int64)
 
         def fail() -> Any:
             failed = tf.raw_ops.Assert(condition=False, data=[f"the feed was stopped: {CTRL_C}"])
@@ -140,13 +148,22 @@ class Bridge:
                 return tf.numpy_function(self._close, [run], tf.int64)
 
         def finish() -> Any:
-            return tf.cond(tf.reduce_any(runs == run), fail, close)
+            # At exit the queue stays open, too: closing it would wake a thread that waits for it and needs Python.
+            return self._guard.guarded(open_gate, token, close, lambda: tf.constant(0, tf.int64))
 
-        return tf.cond(tf.raw_ops.QueueSizeV2(handle=alive) > 0, finish, lambda: tf.constant(0, tf.int64))
+        runs = tf.raw_ops.ReadVariableOp(resource=refused, dtype=tf.int64)
+        return tf.cond(tf.reduce_any(runs == run), fail, finish)
 
     def _open(self, token: Any) -> tuple[Any, int]:
+        marker = self._guard.enter()
+        try:
+            return self._open_run(int(token))
+        finally:
+            del marker
+
+    def _open_run(self, token: int) -> tuple[Any, int]:
         tf, number = self._tf, next(self._numbers)
-        factory, error = self._factory(int(token)), None
+        factory, error = self._factory(token), None
         layout = Layout(factory.signature, factory.method)
         try:
             run = factory.open()
@@ -171,11 +188,15 @@ class Bridge:
         return queue, number
 
     def _close(self, run: Any) -> int:
-        error = self._iterations[int(run)].finish()
-        if error is not None:
-            raise error
-        self._iterations.pop(int(run), None)  # Ctrl-C may have removed it just now
-        return 0
+        marker = self._guard.enter()
+        try:
+            error = self._iterations[int(run)].finish()
+            if error is not None:
+                raise error
+            self._iterations.pop(int(run), None)  # Ctrl-C may have removed it just now
+            return 0
+        finally:
+            del marker
 
     def _refuse(self, number: int) -> None:
         """Make this run end with an error when TensorFlow asks for its end. Only one thread calls this."""
@@ -215,10 +236,6 @@ class Bridge:
             container="",
             shared_name=f"asyncfeed-{id(self):x}-{name}",
         )
-
-    def _at_exit(self) -> None:
-        """Make sure that iterators dropped from now on call no Python, and wake no thread that would."""
-        self._tf.raw_ops.QueueDequeueV2(handle=self._alive, component_types=[self._tf.int64])
 
 
 _made = cache(Bridge)

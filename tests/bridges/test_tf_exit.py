@@ -55,3 +55,30 @@ def test_the_interpreter_exits_with_live_iterators(via: str) -> None:
         assert "Error" not in done.stderr
         assert "Exception" not in done.stderr
     assert seconds < 60
+
+
+ENDING = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf
+import asyncfeed as af
+
+failing = af.items([1, 0]).map(lambda n: 1 // n).to_tf()
+short = af.items(range(2)).to_tf()
+for _ in range(50):
+    iter(short.prefetch(4))  # is dropped while it starts
+assert [int(n) for n in short] == [0, 1]
+held = [iter(short.repeat()) for _ in range(3)] + [iter(failing)]
+for each in held:
+    next(each)
+print("the end", flush=True)
+"""
+
+
+def test_the_interpreter_exits_while_iterators_end_fail_and_start() -> None:
+    """TensorFlow calls Python at these moments, and waits at exit for threads that Python would not let go on."""
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["the end"], done.stderr
+    assert done.returncode == 0, done.stderr
