@@ -137,6 +137,24 @@ def test_the_interpreter_exits_with_live_workers(script: str) -> None:
     assert all(fns.gone(int(pid)) for pid in ended.out)
 
 
+def test_a_thread_that_still_works_at_exit_says_nothing_of_a_worker_that_was_ended() -> None:
+    """It may look at an idle worker just after Python has ended that."""
+    script = """
+import time, weakref
+feed = endless.open()
+next(feed)
+time.sleep(0.5)  # now the queue is full, and the workers are most probably idle
+weakref.finalize._exitfunc()
+try:
+    for _ in range(3000):
+        next(feed)
+except RuntimeError as error:
+    assert "while it worked on this item" in str(error)
+"""
+    ended = run(LIVE + script)
+    assert (ended.code, ended.err) == (0, "")
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("fn", ["same", "hangs"])
 def test_workers_end_when_the_parent_dies(how: signal.Signals, fn: str) -> None:

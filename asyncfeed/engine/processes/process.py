@@ -92,6 +92,11 @@ class Worker:
         self._kill_if_gone()
         return self.alive
 
+    @property
+    def released(self) -> bool:
+        """Whether the interpreter has ended it at exit, or `end` has returned."""
+        return not self._release.alive
+
     def _kill_if_gone(self) -> None:
         if not self.alive:
             # Perhaps only the socket is closed, or processes that it started still live. If the process itself has

@@ -161,9 +161,10 @@ class Processes:
         """Return whether an idle worker still lives. If it does not, forget it and log how it ended."""
         if worker.check():
             return True
+        at_exit = worker.released
         how = self._exit_message(worker, "while it had nothing to do")
         self._forget(worker)
-        if not self._stopping:
+        if not (self._stopping or at_exit):
             log.warning(how)
         return False
 
