@@ -211,6 +211,7 @@ async def drain(pipeline: af.Pipeline[Any], limit: int, seed: int) -> tuple[int,
         return count, memory_used(feed) or memory_guessed(feed)
 
 
+@pytest.mark.wide
 @searched(150)
 @given(
     pipeline=pipelines(),
@@ -285,6 +286,7 @@ def test_an_element_that_fails_gives_its_part_of_the_memory_back(make: str, seed
     assert used == 0
 
 
+@pytest.mark.wide
 def test_items_that_a_hop_gives_back_are_taken_again_though_all_workers_wait_for_memory() -> None:
     """Auto has gone down to one thread, and whoever waits for memory waits for the items that were given back."""
     threads = 4

@@ -79,6 +79,7 @@ def test_any_number_of_processes_delivers_the_rest_once(old: int, new: int) -> N
         assert flat([*received, *rest_of(make, new, af.merge_states(states))]) == list(range(101))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("product", [6, 8, 12])
 @pytest.mark.parametrize("order", [numbers, numbers.shuffle(seed=3), numbers.filter(lambda _: True)])
 def test_all_processes_together_follow_one_order(order: af.Pipeline[Any], product: int) -> None:
@@ -222,6 +223,7 @@ def test_a_part_may_have_nothing_left_of_an_epoch_that_is_repeated_without_end()
 # -- several merges
 
 
+@pytest.mark.wide
 @settings(max_examples=30)
 @given(cuts=st.lists(st.integers(0, 4), min_size=1, max_size=5), counts=st.lists(st.integers(1, 5), min_size=9))
 def test_the_state_stays_small(cuts: list[int], counts: list[int]) -> None:
@@ -378,6 +380,7 @@ def _places(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *(found for key, each in inner for found in _places(each, (*at, key)))]
 
 
+@pytest.mark.wide
 @settings(max_examples=200)
 @given(seed=st.integers(0, 10**9))
 def test_a_rest_that_was_tampered_with_is_a_state_error_or_a_rest(seed: int) -> None:

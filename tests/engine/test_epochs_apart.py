@@ -80,6 +80,7 @@ def test_they_start_where_an_earlier_program_ended() -> None:
     )
 
 
+@pytest.mark.wide
 @searched(150)
 @given(
     case=pipelines(depth=4) | cut_short(),

@@ -216,6 +216,7 @@ def ended_well(events: list[list[str]]) -> bool:
     return all(each in (["open", "close"], []) for each in events) and ["open", "close"] in events
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("way", ENDS)
 def test_a_reader_is_closed_once_however_the_run_ends(way: str, store: SlowStore) -> None:
     with no_leaks(types=(af.Feed,), patience=10):

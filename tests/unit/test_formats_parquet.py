@@ -346,6 +346,7 @@ def test_without_pyarrow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
         read(data)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_thousands_of_mutations_give_arrays_or_corrupt(version: str) -> None:
     table = rows(40, text=[str(each) for each in range(40)], tokens=[[each] * (each % 3) for each in range(40)])

@@ -81,6 +81,7 @@ def arrays_like(draw: st.DrawFn) -> list[np.ndarray]:
     return arrays
 
 
+@pytest.mark.wide
 @many
 @given(arrays=arrays_like(), size=st.integers(1, 5), drop=st.booleans(), harm=st.integers(0, 6))
 def test_batches_are_bit_equal(
@@ -112,6 +113,7 @@ def test_batches_are_bit_equal(
     assert leaks.files() == []
 
 
+@pytest.mark.wide
 @many
 @given(
     sizes=st.lists(st.integers(0, 9), min_size=1, max_size=9),
@@ -161,6 +163,7 @@ def archives_like(draw: st.DrawFn) -> list[dict[str, np.ndarray]]:
     return archives
 
 
+@pytest.mark.wide
 @many
 @given(
     archives=archives_like(),

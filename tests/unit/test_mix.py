@@ -59,6 +59,7 @@ def test_it_is_the_same_across_blocks_of_draws(lengths: tuple[int, ...], stop: A
     assert sorted(scattered) == sorted(mixed)
 
 
+@pytest.mark.wide
 @given(LENGTHS, st.integers(1, 3), st.integers(0, 9), st.sampled_from(["first", "all"]))
 def test_each_epoch_begins_anew_and_may_be_cut(lengths: list[int], epochs: int, most: int, stop: Any) -> None:
     """The draws are those of the first epoch, so each epoch is the same."""
@@ -70,6 +71,7 @@ def test_each_epoch_begins_anew_and_may_be_cut(lengths: list[int], epochs: int, 
             assert list(pipeline.repeat().take(len(once) + most)) == (once * (1 + most))[: len(once) + most]
 
 
+@pytest.mark.wide
 def test_how_often_each_is_drawn() -> None:
     """As the weights say; no weights are equal ones."""
     endless = [af.items([which]).repeat() for which in range(3)]
