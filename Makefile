@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+COVERED := tests/engine tests/state tests/unit
 
 .PHONY: demo test bench lint types unit pythons clean
 
@@ -43,11 +44,13 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
-# The coverage of the engine and the stages is measured, but for the program that runs in worker processes.
-# TensorFlow, which takes seconds to import, runs in two processes.
+# The coverage of the engine and the stages is measured by their own tests, but for the program that runs in worker
+# processes. Coverage makes tests two to four times slower. TensorFlow, which takes seconds to import, runs in two
+# processes.
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not tensorflow and not quiet and not wide" --cov --cov-report=
+	$(BIN)/python -m pytest -n 2 -m "not tensorflow and not quiet and not wide" --cov --cov-report= $(COVERED)
 	$(BIN)/coverage report --include='asyncfeed/stages/*,asyncfeed/engine/*' --omit='*/engine/processes/worker.py' --fail-under=95
+	$(BIN)/python -m pytest -n 2 -m "not tensorflow and not quiet and not wide" $(COVERED:%=--ignore %)
 	$(BIN)/python -m pytest -n 2 -m wide
 	$(BIN)/python -m pytest -m quiet
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m tensorflow

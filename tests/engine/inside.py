@@ -7,6 +7,7 @@ If the parts of the engine change, this file changes, and no test. Other tests s
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -364,3 +365,8 @@ def workers_exit_within(seconds: float) -> Iterator[None]:
     """Kill a worker process that does not exit within this time when told to."""
     with mock.patch("asyncfeed.engine.processes.kept.WORKER_EXIT_SECONDS", seconds):
         yield
+
+
+def run_finalizers() -> None:
+    """Call what Python calls at exit for the objects of `weakref.finalize`."""
+    weakref.finalize._exitfunc()  # type: ignore[attr-defined]

@@ -140,11 +140,12 @@ def test_the_interpreter_exits_with_live_workers(script: str) -> None:
 def test_a_thread_that_still_works_at_exit_says_nothing_of_a_worker_that_was_ended() -> None:
     """It may look at an idle worker just after Python has ended that."""
     script = """
-import time, weakref
+import time
+from tests.engine.inside import run_finalizers
 feed = endless.open()
 next(feed)
 time.sleep(0.5)  # now the queue is full, and the workers are most probably idle
-weakref.finalize._exitfunc()
+run_finalizers()
 try:
     for _ in range(3000):
         next(feed)
