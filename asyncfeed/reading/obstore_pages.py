@@ -10,9 +10,10 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
+from time import monotonic
 from typing import Any, NamedTuple, cast
 
-from asyncfeed.errors import PipelineError
+from asyncfeed.errors import PipelineError, Unavailable, note
 from asyncfeed.extras import installed
 from asyncfeed.reading.glob import alternatives, fixed_part, has_magic
 from asyncfeed.reading.keys import Found, ObjectList, Place, matcher
@@ -52,6 +53,8 @@ class Folders:
         self.position = ""
         """The key behind which the listing of a folder goes on. It is only known with `sorted_only`."""
         self._clients: dict[int, Any] = {}
+        self._asked_at = 0.0
+        """When the last page was asked for."""
         found: dict[int, dict[str, list[str]]] = {}
         for number, pattern in dict.fromkeys(each for each in named(names) if is_pattern(names, each)):
             found.setdefault(number, {})[pattern] = alternatives(pattern)
@@ -93,7 +96,7 @@ class Folders:
         except PipelineError:
             raise
         except Exception as error:  # noqa: BLE001 - translated
-            raise translate(error, where) from None
+            raise self._shown(error, folder, where) from None
         for pattern in folder.patterns:
             looked_in = self._looked_in.get((folder.place, pattern))
             if looked_in is not None and looked_in[-1] == number:
@@ -109,11 +112,13 @@ class Folders:
             self._clients[folder.place] = connect(store, retries=LISTING_RETRIES)
         obstore = installed("obstore", "cloud")
         stream = obstore.list(self._clients[folder.place], folder.path or None, offset=position, chunk_size=PAGE)
+        self._asked_at = monotonic()
         ahead: asyncio.Future[Any] = anext(stream)
         try:
             with suppress(StopAsyncIteration):
                 while True:
                     page = await ahead
+                    self._asked_at = monotonic()
                     ahead = anext(stream)
                     yield page
         finally:
@@ -126,6 +131,18 @@ class Folders:
                 await sent.settle()
             else:
                 sent.abandon()
+
+    def _shown(self, error: Exception, folder: Folder, where: str) -> Exception:
+        """Return the error to show for a listing that failed, with its patterns and how long it took."""
+        shown = translate(error, where)
+        if isinstance(shown, Unavailable):
+            patterns = " and ".join(repr(self._places[folder.place].start + each) for each in folder.patterns)
+            note(
+                shown,
+                f"asyncfeed: listing for {patterns} failed {monotonic() - self._asked_at:.3g} s after the last page "
+                f"was asked for; obstore makes up to {LISTING_RETRIES + 1} attempts, and does not tell of them",
+            )
+        return shown
 
     def let_go(self) -> None:
         """Let go of the connections."""

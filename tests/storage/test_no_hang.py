@@ -116,5 +116,8 @@ def test_a_stream_a_listing_and_a_look_end_too(server: Callable[[], AbstractCont
         assert len(caught.value.attempts) == 5
         if server is never_finishes_tls:
             for url in ("s3://bucket/train/*.raw", KEY):
-                with pytest.raises(af.Unavailable, match="s3://bucket/train"):
+                with pytest.raises(af.Unavailable, match="s3://bucket/train") as caught:
                     af.files(url, **options)
+                if url != KEY:
+                    assert "listing for 's3://bucket/train/*.raw' failed" in caught.value.__notes__[-1]
+                    assert "up to 5 attempts" in caught.value.__notes__[-1]
