@@ -137,10 +137,11 @@ class Folders:
         shown = translate(error, where)
         if isinstance(shown, Unavailable):
             patterns = " and ".join(repr(self._places[folder.place].start + each) for each in folder.patterns)
+            seconds = monotonic() - self._asked_at
             note(
                 shown,
-                f"asyncfeed: listing for {patterns} failed {monotonic() - self._asked_at:.3g} s after the last page "
-                f"was asked for; obstore makes up to {LISTING_RETRIES + 1} attempts, and does not tell of them",
+                f"asyncfeed: listing for {patterns} failed {seconds:.3g} s after the last page was asked for; obstore "
+                f"makes up to {LISTING_RETRIES + 1} attempts, and does not tell of them",
             )
         return shown
 
