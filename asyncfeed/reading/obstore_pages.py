@@ -140,8 +140,8 @@ class Folders:
             seconds = monotonic() - self._asked_at
             note(
                 shown,
-                f"asyncfeed: listing for {patterns} failed {seconds:.3g} s after the last page was asked for; obstore "
-                f"makes up to {LISTING_RETRIES + 1} attempts, and does not tell of them",
+                f"asyncfeed: listing for {patterns} failed {seconds:.3g} s after the last page was asked for; "
+                f"obstore makes up to {LISTING_RETRIES + 1} attempts, and does not tell of them",
             )
         return shown
 
