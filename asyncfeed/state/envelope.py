@@ -23,7 +23,7 @@ from math import isfinite
 from typing import Any, Final, NoReturn
 
 from asyncfeed.errors import StateError
-from asyncfeed.state.fingerprint import Fingerprint, Part
+from asyncfeed.state.fingerprint import Fingerprint, Part, canonical_json
 
 VERSION: Final = 1
 MAX_BYTES: Final = 64 << 20
@@ -65,7 +65,9 @@ def seal(fingerprint: Fingerprint, body: dict[str, Any]) -> dict[str, Any]:
         "body": body,
         "pipeline": {"fingerprint": fingerprint.value, "parts": [list(each) for each in fingerprint.parts]},
     }
-    state["checksum"] = _checksum(state)
+    # The same as the checksum of the state, in half the time: the text of the pipeline does not change.
+    text = f'{{"asyncfeed":{VERSION},"body":{canonical_json(body)},"pipeline":{fingerprint.text}}}'
+    state["checksum"] = _checksum(text)
     return state
 
 
@@ -103,7 +105,8 @@ def opened(state: object) -> dict[str, Any]:
             raise StateError(f"a state is a dict, or its JSON, not {type(given).__name__}")
         found = dict(given)
         _check_form(found)
-        if _checksum({key: found[key] for key in ("asyncfeed", "body", "pipeline")}) != found["checksum"]:
+        text = canonical_json({key: found[key] for key in ("asyncfeed", "body", "pipeline")})
+        if _checksum(text) != found["checksum"]:
             raise StateError("the state is damaged: its checksum is wrong")
     except (ValueError, TypeError, RecursionError, MemoryError, OverflowError) as error:
         raise StateError(f"the state is damaged: {type(error).__name__}") from None
@@ -202,8 +205,7 @@ def _is_small(value: object) -> bool:
     return type(value) is not float or isfinite(value)
 
 
-def _checksum(state: dict[str, Any]) -> str:
-    text = json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def _checksum(text: str) -> str:
     if len(text) > MAX_BYTES:
         raise StateError(_TOO_LARGE)
     return sha256(text.encode("ascii")).hexdigest()

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 MAX_TEXT = 200
 """Characters of a stage that a state shows, so that it stays small."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+"""Returns the JSON of a value with sorted keys, without spaces, in ASCII."""
 
 
 class Part(NamedTuple):
@@ -46,11 +49,16 @@ class Fingerprint:
 
     parts: tuple[Part, ...]
 
-    @property
+    @cached_property
     def value(self) -> str:
         """Stands for all parts: 32 hexadecimal digits."""
         text = json.dumps([[each.where, each.digest.partition(".")[0]] for each in self.parts])
         return sha256(text.encode()).hexdigest()[:32]
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical JSON of what a state says of the pipeline."""
+        return canonical_json({"fingerprint": self.value, "parts": self.parts})
 
 
 def fingerprint(source: Source, stages: Sequence[Node]) -> Fingerprint:

@@ -34,7 +34,7 @@ async def draw(pipeline: af.Pipeline[Any], count: int | None, state: Any) -> tup
         return items, json.loads(json.dumps(feed.state_dict()))
 
 
-@searched(300)
+@searched(150)
 @given(
     case=parts(),
     counts=st.lists(st.integers(1, 8), min_size=2, max_size=4),

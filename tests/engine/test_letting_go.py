@@ -8,6 +8,7 @@ import contextlib
 import functools
 import gc
 import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -237,6 +238,7 @@ def by_ctrl_c(_: Path) -> None:
             _thread.interrupt_main()
         return x
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
     for _ in range(3):
         try:
             # Python drops an interrupt that it raises in a callback of its own, such as that of a `WeakSet`. One in

@@ -97,7 +97,7 @@ async def live(feed: af.Feed[Any], path: Path, end: str, count: int, pauses: lis
 
 
 @pytest.mark.wide
-@searched(200)
+@searched(100)
 @given(
     case=pipelines(),
     every=st.integers(1, 9) | st.integers(1, 9).map(lambda seconds: timedelta(seconds=seconds)),
