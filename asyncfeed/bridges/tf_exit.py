@@ -3,12 +3,14 @@
 When the interpreter exits, it ends each other thread that asks for the GIL. If TensorFlow waits for what such a
 thread does, it waits for ever. Iterators are dropped at exit, so TensorFlow does wait then. Invariants:
 
-* A call has the only token from before it asks whether Python may be called until it is in Python. So nobody waits
-  for the GIL while `close` has the token.
+* A call has a token from before it asks whether Python may be called until it is in Python. So nobody waits for
+  the GIL while `close` has all tokens.
+* A thread that has a token may run a garbage collection. That may free an iterator, and wait for its last call.
+  Python runs one collection at a time, so with more than one token that call goes on.
 * From there on its marker lives until the call has returned from Python to TensorFlow.
 * After `close`, no graph calls Python, and all markers are gone.
 
-The token cannot be lost between a graph and Python: a graph that has it stops only if one of its operations fails,
+No token is lost between a graph and Python: a graph that has one stops only if one of its operations fails,
 and the first that can fail is the call.
 """
 
@@ -18,11 +20,16 @@ import os
 import sys
 import threading
 import weakref
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+TOKENS = 8
+"""Number of tokens. More calls at a time take turns to get into Python, where they take turns anyway."""
 
 
 class Marker:
@@ -38,11 +45,10 @@ class ExitGuard:
         self._tf = tf
         self._pid = os.getpid()
         with tf.device("CPU:0"):
-            self.open_gate = self._queue_of_one("open gate")
+            self.open_gate = self._filled_queue("open gate", 1)
             """Holds one element while Python may be called. Graphs get it as an argument."""
-            self.token = self._queue_of_one("token")
-            """Holds the token. Graphs get it as an argument."""
-        self._lock = threading.Lock()
+            self.token = self._filled_queue("tokens", TOKENS)
+            """Holds the tokens. Graphs get it as an argument."""
         self._inside: set[weakref.ref[Marker]] = set()
         """The markers of the calls in Python, and those that nobody has taken out of `_left`."""
         self._left: SimpleQueue[weakref.ref[Marker]] = SimpleQueue()
@@ -75,11 +81,12 @@ class ExitGuard:
         TensorFlow may keep an exception for ever, with what its frames hold.
         """
         marker = Marker()
-        with self._lock:
-            while not self._left.empty():
-                self._inside.discard(self._left.get())
-            # `put` is no Python code, so the thread does not need the GIL once more after it.
-            self._inside.add(weakref.ref(marker, self._left.put))
+        # Without a lock: a garbage collection in here may wait for another call that is to enter.
+        with suppress(Empty):
+            while True:
+                self._inside.discard(self._left.get_nowait())
+        # `put` is no Python code, so the thread does not need the GIL once more after it.
+        self._inside.add(weakref.ref(marker, self._left.put))
         if _is_of_tensorflow():
             # The state of such a thread ends when TensorFlow has returned from Python, and takes this along.
             self._of_thread.__dict__.setdefault("markers", []).append(marker)
@@ -88,25 +95,28 @@ class ExitGuard:
 
     def close(self) -> None:
         """Let no more calls begin, and wait for those that have begun."""
-        if os.getpid() != self._pid:  # a fork has no threads of TensorFlow, and one of them may have had the token
+        if os.getpid() != self._pid:  # a fork has no threads of TensorFlow, and one of them may have had a token
             return
         tf = self._tf
         tf.raw_ops.QueueDequeueV2(handle=self.open_gate, component_types=[tf.int64])
-        tf.raw_ops.QueueDequeueV2(handle=self.token, component_types=[tf.int64])
-        _put_back(tf, self.token)
+        for _ in range(TOKENS):
+            tf.raw_ops.QueueDequeueV2(handle=self.token, component_types=[tf.int64])
+        for _ in range(TOKENS):
+            _put_back(tf, self.token)
         while self._inside:
             self._inside.discard(self._left.get())
 
-    def _queue_of_one(self, name: str) -> Any:
+    def _filled_queue(self, name: str, count: int) -> Any:
         tf = self._tf
         queue = tf.raw_ops.FIFOQueueV2(
             component_types=[tf.int64],
             shapes=[],
-            capacity=1,
+            capacity=count,
             container="",
             shared_name=f"asyncfeed-{id(self):x}-{name}",
         )
-        _put_back(tf, queue)
+        for _ in range(count):
+            _put_back(tf, queue)
         return queue
 
 

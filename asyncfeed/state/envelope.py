@@ -65,7 +65,7 @@ def seal(fingerprint: Fingerprint, body: dict[str, Any]) -> dict[str, Any]:
         "body": body,
         "pipeline": {"fingerprint": fingerprint.value, "parts": [list(each) for each in fingerprint.parts]},
     }
-    # The same as the checksum of the state, in half the time: the text of the pipeline does not change.
+    # The same as the JSON of the state, without making the text of the pipeline again.
     text = f'{{"asyncfeed":{VERSION},"body":{canonical_json(body)},"pipeline":{fingerprint.text}}}'
     state["checksum"] = _checksum(text)
     return state
