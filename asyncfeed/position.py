@@ -15,7 +15,7 @@ children would cost more: docs/decisions.md has the figures.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import Any, TypeAlias, cast
 
 Position: TypeAlias = "int | tuple[Position, int] | Sequence[Position]"
@@ -156,7 +156,11 @@ def canonical(position: Position) -> Position:
         return position
     if kind is range:
         return tuple(cast("range", position))
-    return tuple(map(canonical, position)) if isinstance(position, Sequence) else int(position)
+    if kind is tuple and set(map(type, cast("tuple[Position, int]", position))) == {int}:  # most children
+        return position
+    if kind is tuple or kind is list or isinstance(position, Sequence):
+        return tuple(map(canonical, cast("Positions", position)))
+    return int(cast("int", position))
 
 
 def renumbered(position: Position, old: int, new: int) -> Position:
@@ -177,7 +181,7 @@ def renumbered(position: Position, old: int, new: int) -> Position:
 # -- in checkpoints
 
 MOST = 1 << 24
-"""Number of positions in one list of a checkpoint. A hostile one may ask for as many as would fill the memory."""
+"""Number of positions in an entry of a checkpoint. A hostile one may ask for as many as would fill the memory."""
 NOWHERE: Position = ()
 """Stands for the position of an item that was received."""
 
@@ -185,52 +189,79 @@ NOWHERE: Position = ()
 def to_json(positions: Positions) -> list[Any]:
     """Return positions as JSON: for each run of numbers the step from the last one, and its length if above 1.
 
-    >>> to_json([5, 6, 7, 9, (9, 0), [1, 2], NOWHERE])
-    [[5, 3], 1, {'of': [9], 'n': 0}, {'all': [[1, 2]]}, None]
+    Children that follow each other are written as the positions of their parents, and their numbers.
+
+    >>> to_json([5, 6, 7, 9, (9, 0), (9, 1), [1, 2], NOWHERE])
+    [[5, 3], 1, {'of': [9, -1], 'n': [[0, 2]]}, {'all': [[1, 2]]}, None]
     """
     found: list[Any] = []
     after = 0  # the number after the last run
-    run = None  # the last entry, if it is a run
-    for each in positions:
-        if run is not None and each == after:
-            run[1] += 1
-            after += 1
-        elif each == NOWHERE:
-            found.append(None)
-            run = None
-        elif isinstance(each, tuple):
-            parent, number = each
-            found.append({"of": to_json([parent]), "n": int(number)})
-            run = None
-        elif isinstance(each, Sequence):
-            found.append({"all": to_json(each)})
-            run = None
+    if type(positions) is range and positions.step == 1 and len(positions) > 1:
+        return [[positions.start, len(positions)]]
+    for kind, some in groupby(positions, type):
+        if kind is tuple:
+            for is_child, same in groupby(some, bool):
+                if is_child:
+                    parents, numbers = zip(*same, strict=True)
+                    found.append({"of": to_json(parents), "n": to_json(numbers)})
+                else:
+                    found += [None for _ in same]
+        elif kind is not int and issubclass(kind, Sequence):
+            found += [{"all": to_json(each)} for each in cast("Iterable[Positions]", some)]
         else:
-            run = [int(each) - after, 1]
-            found.append(run)
-            after = int(each) + 1
-    return [each[0] if type(each) is list and each[1] == 1 else each for each in found]
+            after = _add_runs(cast("Iterable[int]", some), after, found)
+    return found
+
+
+def _add_runs(numbers: Iterable[int], after: int, found: list[Any]) -> int:
+    """Add entries for numbers. `after` is the number after the last entry. Return the number after these."""
+    step = count = 0
+    for number in map(int, numbers):
+        if number == after and count:
+            count += 1
+        else:
+            if count:
+                found.append([step, count] if count > 1 else step)
+            step, count = number - after, 1
+        after = number + 1
+    found.append([step, count] if count > 1 else step)
+    return after
 
 
 def from_json(found: list[Any]) -> list[Any]:
     """Return the positions that `to_json` was given.
 
-    >>> from_json([[5, 3], 1, {"of": [9], "n": 0}, {"all": [[1, 2]]}, None])
-    [5, 6, 7, 9, (9, 0), [1, 2], ()]
+    >>> from_json([[5, 3], 1, {"of": [9, -1], "n": [[0, 2]]}, {"all": [[1, 2]]}, None])
+    [5, 6, 7, 9, (9, 0), (9, 1), [1, 2], ()]
     """
+    if _count(found) > MOST:
+        raise ValueError("it has too many positions")
+    return _positions(found)
+
+
+def _count(found: list[Any]) -> int:
+    """Return how many positions these are, with those that they are made of."""
+    total = 0
+    for each in found:
+        if isinstance(each, dict):
+            total += sum(map(_count, each.values()))
+        else:
+            total += each[1] if isinstance(each, list) else 1
+    return total
+
+
+def _positions(found: list[Any]) -> list[Any]:
     positions: list[Any] = []
     after = 0
     for each in found:
-        if isinstance(each, dict):
-            positions.append(
-                from_json(each["all"]) if "all" in each else (from_json(each["of"])[0], int(each["n"]))
-            )
-        elif each is None:
+        if each is None:
             positions.append(NOWHERE)
-        else:
+        elif not isinstance(each, dict):
             step, count = (each, 1) if isinstance(each, int) else each
-            if len(positions) + count > MOST:
-                raise ValueError("it has too many positions")
             start, after = after + step, after + step + count
             positions.extend(range(start, after))
+        elif "all" in each:
+            positions.append(_positions(each["all"]))
+        else:
+            positions += zip(_positions(each["of"]), _positions(each["n"]), strict=True)
     return positions

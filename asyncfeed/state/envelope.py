@@ -19,6 +19,7 @@ import json
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from hashlib import sha256
+from itertools import chain
 from math import isfinite
 from typing import Any, Final, NoReturn
 
@@ -43,7 +44,7 @@ SHOWN: Final = 3
 """Number of differences that an error names."""
 
 _KEYS = {"asyncfeed", "body", "checksum", "pipeline"}
-_SCALARS = frozenset({int, float, bool, str, type(None)})
+_KINDS = frozenset({int, float, bool, str, type(None), dict, list})
 
 
 def seal(fingerprint: Fingerprint, body: dict[str, Any]) -> dict[str, Any]:
@@ -170,39 +171,35 @@ def _is_part(value: object) -> bool:
 def _fault(value: object) -> str:
     """Return why a value is no JSON that a state may hold. Return "" if it is.
 
-    This calls itself nowhere, so it takes trees of any depth. It counts what it sees, so it takes trees that hold
-    themselves.
+    It goes through all values of one depth at a time, so it takes trees of any depth. It counts what it sees, so
+    it takes trees that hold themselves.
     """
     size = containers = 0
-    waiting: list[tuple[Any, int]] = [(value, 0)]
-    while waiting:
-        held, depth = waiting.pop()
-        members = list(held.values()) if type(held) is dict else held if type(held) is list else [held]
-        texts = list(held) if type(held) is dict else []
-        if not all(type(key) is str for key in texts):
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 2):
+        kinds = set(map(type, level))
+        for kind in kinds - _KINDS:
+            return f"it holds a {kind.__module__}.{kind.__qualname__}, which JSON does not have"
+        of: dict[type, list[Any]] = {int: [], float: [], str: [], dict: [], list: []}
+        of.update(
+            (kind, [each for each in level if type(each) is kind] if len(kinds) > 1 else level) for kind in kinds
+        )
+        dicts, lists = of[dict], of[list]
+        if max(max(of[int], default=0), -min(of[int], default=0)).bit_length() > MAX_BITS:
+            return "it holds a number that is too large"
+        if not all(map(isfinite, of[float])):
+            return "it holds a number that is not finite"
+        keys = list(chain.from_iterable(dicts))
+        if set(map(type, keys)) - {str}:
             return "a key is not text"
-        for kind in set(map(type, members)):
-            if kind is dict or kind is list:
-                inner = [(each, depth + 1) for each in members if type(each) is kind]
-                containers += len(inner)
-                waiting += inner
-            elif kind is str:
-                texts += [each for each in members if type(each) is str]
-            elif kind not in _SCALARS:
-                return f"it holds a {kind.__module__}.{kind.__qualname__}, which JSON does not have"
-            elif kind is not bool and not all(map(_is_small, members)):
-                return "it holds a number that is not finite, or too large"
-        size += len(members) + sum(map(len, texts))
-        if depth > MAX_DEPTH or containers > MAX_CONTAINERS or size > MAX_BYTES:
+        containers += len(dicts) + len(lists)
+        size += len(level) + sum(map(len, keys)) + sum(map(len, of[str]))
+        if containers > MAX_CONTAINERS or size + len(keys) + sum(map(len, lists)) > MAX_BYTES:
             return "it is too large"
-    return ""
-
-
-def _is_small(value: object) -> bool:
-    """Return whether a value is no number, or one that a state may hold."""
-    if type(value) is int:
-        return value.bit_length() <= MAX_BITS
-    return type(value) is not float or isfinite(value)
+        if not dicts and not lists:
+            return ""
+        level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
+    return "it is too large"
 
 
 def _checksum(text: str) -> str:

@@ -35,6 +35,25 @@ def test_numbers_near_each_other_are_short() -> None:
     assert len(json.dumps(to_json(held), separators=(",", ":"))) < 8 * len(held)
 
 
-def test_a_hostile_length_is_refused() -> None:
+def test_children_that_follow_each_other_share_an_entry() -> None:
+    of_one = [(2**48 * 7 + 5, number) for number in range(1000)]
+    assert len(json.dumps(to_json(of_one))) < 8 * len(of_one)
+    in_turns = [(2**48 * 7 + number % 4, number // 4) for number in range(1000)]
+    assert len(json.dumps(to_json(in_turns))) < 8 * len(in_turns)
+    groups: list[Any] = [in_turns[start : start + 50] for start in range(0, 1000, 50)]
+    assert len(json.dumps(to_json(groups))) < 8 * len(in_turns)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        [[0, MOST + 1]],
+        [[0, MOST // 2], [0, MOST // 2], 1],
+        [{"all": [[0, MOST // 2]]}] * 3,
+        [{"of": [[0, MOST // 2]], "n": [[0, MOST // 2]]}] * 2,
+        [{"all": [{"all": [[0, MOST]]}]}],
+    ],
+)
+def test_a_hostile_length_is_refused(hostile: list[Any]) -> None:
     with pytest.raises(ValueError, match="too many"):
-        from_json([[0, MOST + 1]])
+        from_json([1, *hostile])

@@ -347,4 +347,7 @@ def _twin_of(link: TransformLink, held: Held) -> TransformLink:
 
 def unique(positions: Iterable[Position]) -> list[Position]:
     """Return positions without those that come a second time."""
-    return list({canonical(each): each for each in positions}.values())
+    given = list(positions)
+    if set(map(type, given)) <= {int}:
+        return list(dict.fromkeys(given))
+    return list({canonical(each): each for each in given}.values())
