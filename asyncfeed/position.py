@@ -160,7 +160,7 @@ def canonical(position: Position) -> Position:
         return position
     if kind is tuple or kind is list or isinstance(position, Sequence):
         return tuple(map(canonical, cast("Positions", position)))
-    return int(cast("int", position))
+    return int(position)
 
 
 def renumbered(position: Position, old: int, new: int) -> Position:

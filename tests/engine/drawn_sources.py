@@ -18,6 +18,7 @@ import asyncfeed as af
 from tests.engine.drawn_functions import Fails
 from tests.engine.failing import Oops
 from tests.engine.model import At, Bad, Case, Skips, calls, numbered, then, with_policy
+from tests.engine.searching import LONGER
 
 concurrency = st.sampled_from(["auto", 1, 2, 3, 8, 64])
 
@@ -130,7 +131,7 @@ FILES = ["files", "streamed files", "items of files", "lines"]
 def sources(draw: st.DrawFn) -> Case:
     """Draw a source whose items are all good."""
     kind = draw(st.sampled_from(SEQUENCES + STREAMS + STREAMS + FILES))
-    values = draw(numbers(12) if kind in FILES else numbers(20) | numbers(20) | numbers(150))
+    values = draw(numbers(12) if kind in FILES else numbers(20) | numbers(20) | numbers(150 * LONGER))
     if kind == "range":
         values = list(range(0, 3 * len(values), 3))
     pipeline = _source(kind, values, draw(concurrency))
@@ -172,7 +173,7 @@ def _source(kind: str, values: list[int], concurrency: Any) -> af.Pipeline[Any]:
 @st.composite
 def failing_sources(draw: st.DrawFn) -> Case:
     """Draw a source that fails, at a place if it is drawn from, or for a number if it is asked by number."""
-    values = draw((numbers(20) | numbers(20) | numbers(150)).filter(bool))
+    values = draw((numbers(20) | numbers(20) | numbers(150 * LONGER)).filter(bool))
     kind = draw(st.sampled_from(["generator", "async generator", "dataset"]))
     if kind == "dataset":
         fails, options, skips = (

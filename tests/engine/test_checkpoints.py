@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,11 +17,18 @@ from tests.engine.drawn_sources import Ledger
 from tests.engine.failing import Oops
 from tests.engine.inside import CHUNK, chunks_of, memory_guessed, memory_used, tracked
 from tests.engine.model import Case
-from tests.engine.searching import searched
+from tests.engine.searching import LONGER, Tally, searched
 
 pytestmark = pytest.mark.wide
 
 seeds = st.integers(0, 2**32)
+tally = Tally()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _figures() -> Iterator[None]:
+    yield
+    tally.show("checkpoints")
 
 
 async def draw(
@@ -43,7 +51,7 @@ async def draw(
 @searched(200)
 @given(
     case=pipelines(),
-    cuts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 40 * LONGER), min_size=1, max_size=4),
     lengths=st.lists(st.sampled_from([1, 2, 3, 17, CHUNK]), min_size=1, max_size=3),
     looks=st.integers(1, 20),
     seed=seeds,
@@ -60,6 +68,7 @@ def test_nothing_is_lost_or_repeated_at_any_cut(
         with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)):
             more, state, used = run_virtual(draw(case.pipeline, count, state, looks), seed=seed + number)
         items += more
+        tally.add(len(more))
         assert items == expected[: len(items)]
         assert used == 0 or case.cuts
         assert Ledger.settled()
@@ -69,7 +78,7 @@ def test_nothing_is_lost_or_repeated_at_any_cut(
 @searched(150)
 @given(
     case=unordered(),
-    cuts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 40 * LONGER), min_size=1, max_size=4),
     lengths=st.lists(st.sampled_from([1, 2, 3, 17, CHUNK]), min_size=1, max_size=3),
     looks=st.integers(1, 20),
     seed=seeds,
@@ -85,6 +94,7 @@ def test_nothing_is_lost_or_repeated_where_items_come_out_of_order(
         with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)):
             more, state, used = run_virtual(draw(case.pipeline, count, state, looks), seed=seed + number)
         items += more
+        tally.add(len(more))
         assert used == 0 or case.cuts
     assert sorted(items) == sorted(expected.values)
 
@@ -107,7 +117,7 @@ async def draw_failing(pipeline: af.Pipeline[Any], count: int | None, state: Any
 @searched(200)
 @given(
     case=failing(),
-    cuts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 40 * LONGER), min_size=1, max_size=4),
     length=st.sampled_from([1, 2, 3, 17, CHUNK]),
     tracks=st.sampled_from([1, 4, 4096]),
     seed=seeds,
@@ -123,6 +133,7 @@ def test_items_that_fail_are_left_out_and_end_a_run_as_if_there_was_one_run(
         with chunks_of(length), tracked(tracks):
             more, bad, state = run_virtual(draw_failing(case.pipeline, count, state), seed=seed + number)
         items += more
+        tally.add(len(more))
         assert items == expected.values[: len(items)]
         assert bad is None or items == expected.values
     assert items == expected.values
