@@ -154,13 +154,14 @@ def canonical(position: Position) -> Position:
     kind = type(position)
     if kind is int:  # checked first, because `isinstance(..., Sequence)` takes longer than all the rest
         return position
+    inner: Any = position
+    if kind is tuple and len(inner) == 2 and type(inner[0]) is int and type(inner[1]) is int:
+        return position  # most children
     if kind is range:
-        return tuple(cast("range", position))
-    if kind is tuple and set(map(type, cast("tuple[Position, int]", position))) == {int}:  # most children
-        return position
+        return tuple(inner)
     if kind is tuple or kind is list or isinstance(position, Sequence):
-        return tuple(map(canonical, cast("Positions", position)))
-    return int(position)
+        return tuple(map(canonical, inner))
+    return int(inner)
 
 
 def renumbered(position: Position, old: int, new: int) -> Position:

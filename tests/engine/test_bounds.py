@@ -177,7 +177,7 @@ class Big:
 
     alive = 0
     peak = 0
-    lock = threading.Lock()
+    lock = threading.RLock()  # an object may die within it
 
     def __init__(self) -> None:
         self.nbytes = 1 << 20
