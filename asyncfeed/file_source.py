@@ -98,6 +98,11 @@ class Files(Source):
             return None
         return Numbered(len(found), found.pick, name=lambda place: found[place].path)
 
+    @property
+    def listed(self) -> FileList | None:
+        """The files, if they are local and were listed when the pipeline was described."""
+        return self.found if isinstance(self.found, FileList) else None
+
     def open_at(self, place: int) -> Opening:
         """Return how a run lists and reads the files."""
         assert isinstance(self.found, Unlisted)

@@ -305,5 +305,7 @@ def find_files(item: Any) -> list[str]:
     """Return the paths of the files in an item. Errors name the item by them, so this never raises."""
     if type(item) in LEAVES:
         return []
+    if type(item).__name__ == "FileSpan":
+        return [file.path for file in item]
     leaves = _optree().tree_leaves(item, none_is_leaf=True, namespace=NAMESPACE)
     return [leaf.path for leaf in leaves if type(leaf).__name__ == "File" and hasattr(leaf, "path")]

@@ -6,6 +6,7 @@ from asyncfeed.engine.constants import FLAT_CALLS
 from asyncfeed.engine.operators.call_async import AsyncCalls
 from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.plan import Description, prefetched
+from asyncfeed.reading.uring_reader import refusal
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step, Timed
 from asyncfeed.stages.together import arrange, first_place, reached
 
@@ -40,6 +41,9 @@ def explain(description: Description, memory_limit: int) -> str:
     lines.append(("-> consumer", f"up to {room} ready" + ("" if fixed else ", fewer if they are large")))
     width = max(len(name) for name, _ in lines)
     text = "\n".join(f"{name:<{width}}  {how}" for name, how in lines)
+    if any(node.reads_rows for node in rest) and description.source.listed is not None:
+        why = refusal()
+        text += f"\nsmall files: {f'read by threads, without io_uring: {why}' if why else 'read through io_uring'}"
     return f"{text}\nmemory: at most {memory_limit:,} bytes in flight in the whole run"
 
 

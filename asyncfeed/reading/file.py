@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 """The bytes of a file: one dimension, contiguous, writable. The holder of the array owns them."""
 
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+"""Places in memory, in files or in lists."""
+
 GIVEN = "<bytes>"
 """The name in errors for bytes that came from no file."""
 

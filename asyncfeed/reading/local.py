@@ -61,6 +61,7 @@ class LocalReader(Reader):
     def read_into(self, files: Sequence[File], into: Sequence[Buffers]) -> list[Exception | None]:
         """Read whole files into given memory. If reads wait for the disk, some files are opened ahead."""
         outcomes: list[Exception | None] = []
+        files = list(files)  # a span makes its files each time it is asked
         with closing(self._opener.open(files)) as opened:
             for file, fd, buffers in zip(files, opened, into, strict=True):
                 if isinstance(fd, OSError):

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncGenerator, Sequence
-from typing import BinaryIO, ClassVar, TypeVar
+from typing import BinaryIO, ClassVar, NamedTuple, TypeVar
 
 from asyncfeed.attempts.retry import Policy, Wanted
 from asyncfeed.errors import Corrupt
-from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.file import Bytes, File, Numbers
 from asyncfeed.stats import SlowPaths
 
 T = TypeVar("T")
@@ -60,8 +60,24 @@ class Store:
         raise NotImplementedError
 
 
+class Rows(NamedTuple):
+    """Memory for some files: `sizes` bytes of `memory`, which has one axis, from `starts` on."""
+
+    memory: Bytes
+    starts: Numbers
+    sizes: Numbers
+
+    def parts(self) -> list[memoryview]:
+        """Return the memory of each file."""
+        memory, ends = self.memory.data, (self.starts + self.sizes).tolist()
+        return [memory[start:end] for start, end in zip(self.starts.tolist(), ends, strict=True)]
+
+
 class Reader:
     """Reads the files of one store. Its methods block, so they are called on threads, several at the same time."""
+
+    waits_together = False
+    """Whether the last call of `read_rows` waited for all files at the same time."""
 
     def follow(self, wanted: Wanted, again: SlowPaths) -> None:
         """Note how `load` wants files to be read. This is called before all other methods.
@@ -90,6 +106,21 @@ class Reader:
         If a file failed, its buffers may hold anything.
         """
         return list(map(fill, files, self.read(files), into))
+
+    def read_rows(self, files: Sequence[File], heads: Bytes, rows: Sequence[Rows]) -> dict[int, Exception]:
+        """Read whole files into the rows of arrays, and return the error of each file that failed, by its place.
+
+        The first bytes of a file go into its row of `heads`, which has two axes. The others go into `rows`, which
+        are filled one after the other. If a file failed, its memory may hold anything.
+        """
+        aside = heads.shape[1]
+        top = heads.reshape(-1).data
+        parts = [part for each in rows for part in each.parts()]
+        into: list[Buffers] = [
+            (top[place * aside : (place + 1) * aside], part) for place, part in enumerate(parts)
+        ]
+        outcomes = self.read_into(files, into)
+        return {place: error for place, error in enumerate(outcomes) if error is not None}
 
     def open(self, file: File) -> BinaryIO:
         """Return the file, opened to read and seek in. The caller closes it. Raises if it cannot be opened."""

@@ -17,6 +17,7 @@ from asyncfeed.errors import StoreError
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.local import LocalReader
 from asyncfeed.reading.reader import AsyncReader, Reader, Store, value
+from asyncfeed.reading.uring_reader import UringReader, refusal
 from asyncfeed.stats import SlowPaths
 
 STORE_DECIDES = Wanted()
@@ -69,7 +70,7 @@ def new_reader(
     A `Reader` follows no policy: a call on a thread cannot be cancelled.
     """
     if store is None:
-        return LocalReader()
+        return LocalReader() if refusal() else UringReader()
     made = store.reader()
     again = again or SlowPaths()
     if isinstance(made, Reader):

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.resources import Resource
+from asyncfeed.reading.listing import FileList
 from asyncfeed.stages.steps import Indexed, Opening, Picking, Step, Zipping
 from asyncfeed.state.counted import counted
 from asyncfeed.trees import same
@@ -54,6 +55,8 @@ class Node:
     """Whether the samples of a batch decide the size of an axis. Then equal sizes in two batches prove nothing."""
     functions: ClassVar[tuple[str, ...]] = ()
     """The fields with functions of the user's. They may ask for what `using` opens."""
+    reads_rows: ClassVar[bool] = False
+    """Whether it reads local files straight into the rows of batches."""
     hidden: ClassVar[bool] = False
     """Whether it is a part of another node. Then errors and `explain` show the other node."""
     tuning: ClassVar[tuple[str, ...]] = ()
@@ -189,6 +192,10 @@ class Node:
         """Return one node that does the work of this node and of the following one, or None."""
         return None
 
+    def over(self, files: FileList) -> Node | None:
+        """Return this stage as it takes the numbers of files in a list, and not the files. None if it cannot."""
+        return None
+
     def __str__(self) -> str:
         """Return the call that makes this stage, as the user wrote it."""
         words = []
@@ -228,6 +235,11 @@ class Source(Node):
 
     delivers_files: ClassVar[bool] = False
     """Whether its items are files. They must be read before a batch can be made of them."""
+
+    @property
+    def listed(self) -> FileList | None:
+        """The files, if its items are those of a list. A stage may then take their numbers: see `Node.over`."""
+        return None
 
     @property
     def unnumbered(self) -> str:

@@ -97,7 +97,11 @@ class Group(Algorithm):
 
     starts_anywhere = True
 
-    def __init__(self, size: int, drop_remainder: bool = False) -> None:
+    def __init__(
+        self, size: int, drop_remainder: bool = False, make: Callable[[list[Any]], Any] | None = None
+    ) -> None:
+        self._make = make
+        """Makes of the items of a list what comes out instead of the list. None if the list itself does."""
         self._size = size
         self._drop = drop_remainder
         self._items: list[Any] = []
@@ -120,13 +124,18 @@ class Group(Algorithm):
         whole = len(items) - len(items) % size
         starts = range(0, whole, size)
         self._items, self._positions = items[whole:], positions[whole:]
-        return [items[at : at + size] for at in starts], [members(positions[at : at + size]) for at in starts]
+        lists = [items[at : at + size] for at in starts]
+        return lists if self._make is None else list(map(self._make, lists)), [
+            members(positions[at : at + size]) for at in starts
+        ]
 
     def flush(self) -> tuple[list[Any], Positions]:
         """Return the list that is not full, unless it must be dropped."""
         items, positions = self._items, self._positions
         self._items, self._positions = [], ()
-        return ([], ()) if self._drop or not items else ([items], [members(positions)])
+        if self._drop or not items:
+            return [], ()
+        return [items if self._make is None else self._make(items)], [members(positions)]
 
     def state(self) -> Held:
         """Return the items of the list that is not full."""
@@ -140,6 +149,6 @@ class Group(Algorithm):
         """Return the positions of the items of a list."""
         return parts(position)
 
-    def remake(self, items: list[Any], position: Position, label: Any) -> list[Any]:
+    def remake(self, items: list[Any], position: Position, label: Any) -> Any:
         """Return the list of these items."""
-        return items
+        return items if self._make is None else self._make(items)

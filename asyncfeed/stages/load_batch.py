@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,7 @@ from asyncfeed.attempts.retry import Wanted
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.formats.base import Decoder
 from asyncfeed.reading.file import File
+from asyncfeed.reading.listing import FileList, FileSpan
 from asyncfeed.reading.reader import Reader
 from asyncfeed.reading.scope import reader_of
 from asyncfeed.stacking.collate import Where, collate, stack, transpose
@@ -46,8 +48,11 @@ class LoadBatch(Node):
 
     load: Load
     batch: Batch
+    files: FileList | None = field(default=None, repr=False, compare=False)
+    """The list whose numbers come in place of the files. None if the files come."""
 
     method: ClassVar[str] = "load"
+    reads_rows: ClassVar[bool] = True
 
     def steps(self) -> Sequence[Step]:
         """Return two steps: one groups the files, one reads each group. A third reads on the loop, if it can."""
@@ -61,6 +66,8 @@ class LoadBatch(Node):
         work = Work(
             read,
             "thread",
+            waits_together=read.waits_together,
+            many=read.many if self.batch.padding is None and self.load.decoder.probes else None,
             placed=True,
             concurrency=self.load.concurrency,
             cost=Cost(each.cost, self.batch.padding),
@@ -68,7 +75,8 @@ class LoadBatch(Node):
             packed=each.packed,
             slow_paths=slow_paths,
         )
-        group = Group(self.batch.size, self.batch.drop_remainder)
+        make = None if self.files is None else partial(FileSpan, self.files)
+        group = Group(self.batch.size, self.batch.drop_remainder, make)
         return [group, self.load.read_on_loop(self.batch.size), work] if self.load.on_loop else [group, work]
 
     def gathers(self) -> int:
@@ -79,6 +87,11 @@ class LoadBatch(Node):
         """Absorb a `pad`, as the batch does."""
         batch = self.batch.absorb(following)
         return None if batch is None else replace(self, batch=batch)
+
+    def over(self, files: FileList) -> LoadBatch | None:
+        """Return this stage as it takes the numbers of files, if it reads whole batches."""
+        assert isinstance(self.load.decoder, Decoder)
+        return replace(self, files=files) if self.load.decoder.probes else None
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return the axes of the batch."""
@@ -100,10 +113,11 @@ class Cost:
     each: Callable[[Any], int | None] | None
     padding: Pad | None
 
-    def __call__(self, samples: list[Tree]) -> int | None:
+    def __call__(self, samples: Sequence[Tree]) -> int | None:
         """Return the number of bytes; None if the size of a sample is not known."""
         assert self.each is not None
-        costs = [cost for cost in map(self.each, samples) if cost is not None]
+        known = samples.sizes() if isinstance(samples, FileSpan) else map(self.each, samples)
+        costs = [cost for cost in known if cost is not None]
         if len(costs) < len(samples):
             return None
         return sum(costs) if self.padding is None else len(costs) * max(costs)
@@ -137,8 +151,9 @@ class ReadBatch:
     _rows: dict[int, Rows] = field(default_factory=dict)
     """The reader of the files of each column, by the number of the column."""
     _pool: Pool = field(default_factory=shared_pool)
+    _waits_together: bool = False
 
-    def __call__(self, samples: list[Tree], place: Place) -> Tree:
+    def __call__(self, samples: Sequence[Tree], place: Place) -> Tree:
         """Return the batch."""
         try:
             return self._assemble(*_columns(samples), place)
@@ -160,6 +175,27 @@ class ReadBatch:
                 raise MemberError(member, self.stage, error) from None
         return collate(loaded, place.name, self.padding, self._pool.empty, self.stage)
 
+    def many(self, groups: Sequence[Sequence[Tree]]) -> list[Tree]:
+        """Return the batches of several lists of files, read together.
+
+        If one of them is not as expected, this raises `LayoutMismatch`. Then each is read alone.
+        """
+        if not all(isinstance(samples, FileSpan) for samples in groups):
+            if any(type(each) is not File for samples in groups for each in samples):
+                raise LayoutMismatch("samples that hold several files are read batch by batch")
+            if len({id(each.store) for samples in groups for each in samples}) > 1:
+                raise LayoutMismatch("the files are in several stores")
+        rows = self._rows_of(0)
+        assert isinstance(rows, HeadedRows)
+        with _reader_of(groups[0][0], self.wanted) as reader:
+            batches = rows.read_many(reader, groups)
+            self._waits_together = reader.waits_together
+            return list(batches)
+
+    def waits_together(self) -> bool:
+        """Return whether the last files that were read were waited for together."""
+        return self._waits_together
+
     def _assemble(self, columns: Sequence[Sequence[Any]], spec: Spec, place: Place) -> Tree:
         batch: list[Any] = []
         lengths: list[Any] = []
@@ -171,12 +207,13 @@ class ReadBatch:
             if not isinstance(column[0], File):
                 array = fitting(stack, column, where, self._pool.empty)
             else:
-                if len(set(map(_store, column))) > 1:
+                if not isinstance(column, FileSpan) and len(set(map(_store, column))) > 1:
                     raise LayoutMismatch("the files are in several stores")
                 with _reader_of(column[0], self.wanted) as reader:
                     rows = self._rows_of(number)
                     if pad is None:
                         array = rows.read(reader, column)
+                        self._waits_together = reader.waits_together
                     else:
                         array, true = rows.read_ragged(reader, column, pad, value, where)
             batch.append(array)
@@ -200,15 +237,15 @@ def _reader_of(file: File, wanted: Wanted) -> AbstractContextManager[Reader]:
     return nullcontext(ContentsReader()) if type(file) is Contents else reader_of(file, wanted)
 
 
-def _columns(samples: list[Tree]) -> tuple[Sequence[Sequence[Any]], Spec]:
+def _columns(samples: Sequence[Tree]) -> tuple[Sequence[Sequence[Any]], Spec]:
     """Return the leaves of the samples by column.
 
     Raise `LayoutMismatch` if a column mixes files and other leaves.
     """
-    kinds = set(map(type, samples))
+    kinds = {File} if isinstance(samples, FileSpan) else set(map(type, samples))
     if kinds in ({File}, {Contents}):
         return [samples], leaf_spec()
-    columns, spec = fitting(transpose, samples, str)
+    columns, spec = fitting(transpose, list(samples), str)
     if not all(len(set(map(type, column))) == 1 or not isinstance(column[0], File) for column in columns):
         raise LayoutMismatch("a leaf is a file in some samples and not in others")
     if not any(isinstance(column[0], File) for column in columns):

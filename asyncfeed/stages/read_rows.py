@@ -7,17 +7,17 @@ be loaded file by file.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from itertools import count, islice
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from asyncfeed.errors import Corrupt, Unavailable
 from asyncfeed.formats.base import Decoder, Header, Layout
 from asyncfeed.reading.file import Bytes, File
-from asyncfeed.reading.reader import Buffers, Reader, value
+from asyncfeed.reading.listing import FileSpan
+from asyncfeed.reading.reader import Reader, Rows, value
 from asyncfeed.stacking.collate import Where
 from asyncfeed.stacking.pool import Pool
 from asyncfeed.stages.pad import Pad, fill_value
@@ -76,14 +76,37 @@ class Unread(Exception):
         self.error = error
 
 
-def _check(outcomes: Sequence[Exception | None], places: range) -> None:
+def _check(failed: Mapping[int, Exception], places: range) -> None:
     """Raise the error of the first file that could not be read into its row."""
-    for place, error in zip(places, outcomes, strict=True):
-        if isinstance(error, Corrupt):
-            raise LayoutMismatch(DIFFERS)
-        if isinstance(error, Unavailable):
-            raise Unread(place, error)
-        value(error)
+    if not failed:
+        return
+    first = min(failed)
+    error = failed[first]
+    if isinstance(error, Corrupt):
+        raise LayoutMismatch(DIFFERS)
+    if isinstance(error, Unavailable):
+        raise Unread(places[first], error)
+    raise error
+
+
+def _joined(groups: Sequence[Sequence[File]]) -> Sequence[File]:
+    """Return all files of some groups. If one is a span, all are spans of the same list."""
+    if isinstance(groups[0], FileSpan):
+        return FileSpan.joined(cast("Sequence[FileSpan]", groups))
+    return groups[0] if len(groups) == 1 else [file for group in groups for file in group]
+
+
+def _rows(array: NDArray[Any], count: int, size: int) -> Rows:
+    """Return the rows of an array, of `size` bytes each."""
+    return Rows(_bytes(array), np.arange(count) * size, np.full(count, size))
+
+
+def _read_headed(reader: Reader, files: Sequence[File], head: bytes, rows: Sequence[Rows], places: range) -> None:
+    """Read files that begin with `head` into rows."""
+    heads = np.empty((len(files), len(head)), np.uint8)
+    _check(reader.read_rows(files, heads, rows), places)
+    if head and not (heads == np.frombuffer(head, np.uint8)).all():
+        raise LayoutMismatch(DIFFERS)
 
 
 class HeadedRows:
@@ -98,22 +121,28 @@ class HeadedRows:
 
     def read(self, reader: Reader, files: Sequence[File]) -> NDArray[Any]:
         """Read files of one shape into the rows of one array."""
-        header, head, _ = self._first(reader, files[0])
-        out = self._pool.empty((len(files), *header.shape), header.dtype)
-        body = _bytes(out)
-        size, aside = header.nbytes, len(head)
-        for some in _groups(len(files), aside):
-            heads = [bytearray(aside) for _ in some]
-            rows = [body[at : at + size] for at in islice(count(some.start * size, size), len(some))]
-            into: list[Buffers] = list(zip(heads, rows, strict=True)) if aside else [(row,) for row in rows]
-            try:
-                _check(reader.read_into(files[some.start : some.stop], into), some)
-                if heads.count(head) != len(heads):  # type: ignore[arg-type]
-                    raise LayoutMismatch(DIFFERS)
-            except LayoutMismatch:
-                self._known = None
-                raise
-        return out
+        return self.read_many(reader, [files])[0]
+
+    def read_many(self, reader: Reader, groups: Sequence[Sequence[File]]) -> list[NDArray[Any]]:
+        """Read groups of files, all of one shape, each group into the rows of one array."""
+        header, head, _ = self._first(reader, groups[0][0])
+        made = [self._pool.empty((len(files), *header.shape), header.dtype) for files in groups]
+        try:
+            files = _joined(groups)
+            rows = [_rows(out, len(out), header.nbytes) for out in made]
+            most = max(1, SCRATCH // max(1, len(head)))
+            if len(files) <= most:
+                _read_headed(reader, files, head, rows, range(len(files)))
+            else:  # a group with a large header, or of many files
+                for group, each in zip(groups, rows, strict=True):
+                    for some in _groups(len(group), len(head)):
+                        part = slice(some.start, some.stop)
+                        rows_of_part = Rows(each.memory, each.starts[part], each.sizes[part])
+                        _read_headed(reader, group[part], head, [rows_of_part], some)
+        except LayoutMismatch:
+            self._known = None
+            raise
+        return made
 
     def read_ragged(
         self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
@@ -133,18 +162,15 @@ class HeadedRows:
         fill = fitting(fill_value, value, dtype, where)
         out = self._pool.empty((len(files), *shape), dtype)
         body = _bytes(out)
-        row = shape[0] * unit
+        starts = np.arange(len(files)) * (shape[0] * unit)
+        sizes = np.array(lengths) * unit
         for some in _groups(len(files), offset):
-            heads = [bytearray(offset) for _ in some]
-            inside = lengths[some.start : some.stop]
-            rows = [
-                body[start : start + length * unit]
-                for start, length in zip(count(some.start * row, row), inside, strict=False)
-            ]
-            into = list(zip(heads, rows, strict=True)) if offset else [(each,) for each in rows]
-            _check(reader.read_into(files[some.start : some.stop], into), some)
+            part = slice(some.start, some.stop)
+            heads = np.empty((len(some), offset), np.uint8)
+            inside = lengths[part]
+            _check(reader.read_rows(files[part], heads, [Rows(body, starts[part], sizes[part])]), some)
             for place, head, length in zip(some, heads, inside, strict=True):
-                text = bytes(head)
+                text = head.tobytes()
                 if known.get(text) != length:
                     said = self._decoder.probe(np.frombuffer(text, np.uint8), files[place])
                     if said[:4] != ((length, *tail), dtype, False, offset):
@@ -184,13 +210,14 @@ class LaidOutRows:
         """Read files that are laid out alike, each array into its row of one; return them as a sample."""
         template = self._template or self._learn(reader, files[0])
         made = [self._pool.empty((len(files), *each.shape), each.dtype) for each in template.headers]
-        bodies = [(_bytes(out), each.nbytes) for out, each in zip(made, template.headers, strict=True)]
+        bodies = [(_bytes(out).data, each.nbytes) for out, each in zip(made, template.headers, strict=True)]
         for some in _groups(len(files), len(template.aside)):
             asides = [bytearray(template.aside) for _ in some]
             rows = [[body[place * size : (place + 1) * size] for body, size in bodies] for place in some]
             into = [template.parts(*each) for each in zip(asides, rows, strict=True)]
             try:
-                _check(reader.read_into(files[some.start : some.stop], into), some)
+                outcomes = reader.read_into(files[some.start : some.stop], into)
+                _check({place: error for place, error in enumerate(outcomes) if error is not None}, some)
                 if not all(map(template.fits, asides, rows)):
                     raise LayoutMismatch(DIFFERS)
             except LayoutMismatch:
@@ -300,5 +327,5 @@ class _Template:
         return unflatten(self._spec, [arrays[number] for number in self._order])
 
 
-def _bytes(array: NDArray[Any]) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)

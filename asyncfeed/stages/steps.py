@@ -251,6 +251,9 @@ class Work:
     many: Callable[[list[Any]], Sequence[Any]] | None = None
     """For kind "thread": returns the results of many items, faster than one call for each. If it raises, the
     function is called for each of these items."""
+    waits_together: Callable[[], bool] | None = None
+    """For kind "thread": returns whether the last call of `many` waited for all its items at the same time. Then a
+    group is as large as its work allows, however long it waits. None if it never does."""
     placed: bool = False
     """Whether the function takes the item's `Place` as a second argument."""
     concurrency: Concurrency = "auto"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import dropwhile
 
 from asyncfeed.axes import Axes, Unknown
+from asyncfeed.numbered import Numbered
+from asyncfeed.reading.listing import FileList
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.fetch import Fetch, Places
 from asyncfeed.stages.numbering import Numbering, Strided
@@ -48,7 +50,12 @@ def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tupl
     A `repeat` stays in the stream, because it ends epochs there. There are two exceptions: a later shuffle needs
     all items by number, or the `whole` description is an input of another pipeline, which does not see its epochs.
     """
-    indexed = source.indexed()
+    return _fold(source.indexed(), stages, whole=whole)
+
+
+def _fold(
+    indexed: Indexed | None, stages: Sequence[Node], *, whole: bool = False
+) -> tuple[Indexed | None, Sequence[Node]]:
     if indexed is None:
         return None, stages
     exact = [place for place, node in enumerate(stages) if node.exact]
@@ -75,6 +82,8 @@ def reached(
     indexed, rest = fold(source, stages)
     if instead is not None:
         indexed = instead
+    elif source.listed is not None:
+        indexed, rest = _by_number(source.listed, stages) or (indexed, rest)
     if indexed is None and not source.inputs:
         rest = list(dropwhile(_leaves_out_first, stages))
     folded = len(stages) - len(rest)
@@ -82,6 +91,19 @@ def reached(
         return indexed, folded, list(rest)
     fetch = Fetch(indexed, indexed.on_thread, str(source))
     return Places(indexed), folded, fetch.put(rest)
+
+
+def _by_number(files: FileList, stages: Sequence[Node]) -> tuple[Indexed | None, Sequence[Node]] | None:
+    """Return the result of `fold` for a source of the numbers of files. None if a stage needs the files.
+
+    No `File` is made for the stages that only choose and order items, if the stage after them takes numbers.
+    """
+    place = next((at for at, node in enumerate(stages) if not (node.arranges or node.is_queue)), None)
+    over = None if place is None else stages[place].over(files)
+    if place is None or over is None:
+        return None
+    numbers = Numbered(len(files), list, name=files.path)
+    return _fold(numbers, [*stages[:place], over, *stages[place + 1 :]])
 
 
 def numbering(source: Source, folded: Sequence[Node], indexed: Indexed) -> Numbering:

@@ -125,8 +125,15 @@ def test_a_file_that_is_no_whole_array(spoil: Callable[[Path], None], folder: Pa
 
 @pytest.mark.parametrize("spoil", [*AFTER_LISTING, *BROKEN], ids=lambda spoil: spoil.__name__)
 @pytest.mark.parametrize("pad", [False, True])
-def test_a_bad_file_in_a_batch_that_is_read_in_one(spoil: Callable[[Path], None], pad: bool, folder: Path) -> None:
-    """`load().batch()` reads straight into the batch, and fails as reading one by one does."""
+def test_a_bad_file_in_a_batch_that_is_read_in_one(
+    spoil: Callable[[Path], None], pad: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`load().batch()` reads straight into the batch, and fails as reading one by one does.
+
+    Except that io_uring sees for one file in 64 that it has other contents of the same size: `test_uring.py`.
+    """
+    if spoil is rewritten:
+        monkeypatch.setattr("asyncfeed.reading.scope.refusal", lambda: "a test")
     path = folder / f"{BAD:02}.npy"
     if spoil in BROKEN:
         spoil(path)

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncfeed as af
+from asyncfeed.reading.uring_reader import refusal
 from asyncfeed.stages.load_batch import LoadBatch
 from asyncfeed.stages.read_rows import LayoutMismatch
 from asyncfeed.stages.steps import MemberError
@@ -23,6 +24,15 @@ from asyncfeed.testing import Leaks
 from tests.engine.inside import as_run, place_of_batch
 
 many = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(autouse=True, params=["through a ring", "by threads"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test in both ways in which small files are read."""
+    if request.param == "by threads":
+        monkeypatch.setattr("asyncfeed.reading.scope.refusal", lambda: "a test")
+    elif why := refusal():
+        pytest.skip(f"no io_uring: {why}")
 
 
 def same(x: Any) -> Any:

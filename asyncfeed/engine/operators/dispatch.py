@@ -39,6 +39,7 @@ class ThreadDispatch:
         self.limiter = CapacityLimiter()
         self._fn = work.fn
         self._parts = None if work.many is None else Parts(work.many, work.fn)
+        self._waits_together = work.waits_together
         self._filters = work.shape == "filter"
         self._skips_failures = work.skip is not None
         self._name = name
@@ -95,7 +96,11 @@ class ThreadDispatch:
         elif ratio > self._wait_ratio or others < self._cores:
             # With many threads a lower ratio is not believed: it may be due to waits for the GIL.
             self._wait_ratio += 0.25 * (ratio - self._wait_ratio)
-        self._learn(took / max(1, len(outcomes)), max(cpu, took / WAITED_FACTOR) / max(1, len(outcomes)))
+        together = self._waits_together is not None and self._waits_together()
+        self._learn(
+            (cpu if together else took) / max(1, len(outcomes)),
+            max(cpu, took / WAITED_FACTOR) / max(1, len(outcomes)),
+        )
         return outcomes
 
     def _timed(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[Outcomes, float, float]:

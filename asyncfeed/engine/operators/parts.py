@@ -45,14 +45,14 @@ class Results:
         self._single = 0
         """Number of items that are called one by one from here on."""
 
-    def __call__(self, item: Any) -> Any:
-        """Return the result of the next item."""
+    def __call__(self, item: Any, *place: Any) -> Any:
+        """Return the result of the next item. Its place is used if the function is called for it alone."""
         if not self._ready and not self._single:
             self._call()
         if self._ready:
             return self._ready.pop()
         self._single -= 1
-        return self._one(item)
+        return self._one(item, *place)
 
     def _call(self) -> None:
         part = self._items[self._taken : self._taken + self._size]

@@ -1,0 +1,455 @@
+"""Reading through io_uring gives what a `LocalReader` gives: each bit, and each error. And it leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import asyncfeed as af
+from asyncfeed.errors import Corrupt
+from asyncfeed.reading import ring, scope, uring_reader
+from asyncfeed.reading.file import File
+from asyncfeed.reading.listing import FileList, FileSpan
+from asyncfeed.reading.local import LocalReader
+from asyncfeed.reading.reader import Rows
+from asyncfeed.reading.uring_reader import UringReader
+from asyncfeed.testing import no_leaks
+
+T = TypeVar("T")
+
+SIZE = 300
+HEAD = 20
+KINDS = [
+    "whole",
+    "short",
+    "longer",
+    "empty",
+    "none",
+    "folder",
+    "fifo",
+    "link",
+    "circle",
+    "dangling",
+    "zero",
+    "\udcff",
+]
+
+needs_ring = pytest.mark.skipif(bool(uring_reader.refusal()), reason=f"no io_uring: {uring_reader.refusal()}")
+
+
+def in_thread(fn: Callable[[], T]) -> T:
+    """Return the result of a function that is called on a thread. The main thread uses no ring."""
+    outcome: list[Any] = []
+
+    def call() -> None:
+        try:
+            outcome.extend((fn(), None))
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
+            outcome.extend((None, error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    if outcome[1] is not None:
+        raise outcome[1]
+    result: T = outcome[0]
+    return result
+
+
+def make(folder: Path, kind: str) -> str:
+    """Make a file of a kind, and return its path."""
+    path = folder / kind
+    data = bytes(random.Random(KINDS.index(kind)).randbytes(SIZE))
+    match kind:
+        case "none" | "zero":
+            return "/dev/zero" if kind == "zero" else str(path)
+        case "folder":
+            path.mkdir()
+        case "fifo":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to("whole")
+        case "circle":
+            path.symlink_to("circle")
+        case "dangling":
+            path.symlink_to("nowhere")
+        case _:
+            path.write_bytes({"short": data[:-1], "longer": data + b"x", "empty": b""}.get(kind, data))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("kinds")
+    for kind in KINDS:
+        make(made, kind)
+    return made
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which each call of a ring adds its number of files."""
+    found: list[int] = []
+    uring_reader.refusal()  # it tries a ring, once
+    real = ring.Ring.read
+
+    def read(self: ring.Ring, wanted: ring.Wanted, memory: object) -> Any:
+        found.append(len(wanted.paths))
+        return real(self, wanted, memory)
+
+    monkeypatch.setattr(ring.Ring, "read", read)
+    return found
+
+
+def read_with(reader: LocalReader, files: Any, head: int = HEAD) -> list[Any]:
+    """Return the contents of each file, or its error as text."""
+    count, size = len(files), SIZE - head
+    heads = np.zeros((count, head), np.uint8)
+    first = count // 2  # into two arrays, the second with room between its rows
+    rows = [
+        Rows(np.zeros(first * size, np.uint8), np.arange(first) * size, np.full(first, size)),
+        Rows(
+            np.zeros(2 * (count - first) * size, np.uint8),
+            np.arange(count - first) * 2 * size,
+            np.full(count - first, size),
+        ),
+    ]
+    failed = reader.read_rows(files, heads, rows)
+    parts = [part for each in rows for part in each.parts()]
+    return [
+        (type(failed[at]), str(failed[at])) if at in failed else heads[at].tobytes() + bytes(parts[at])
+        for at in range(count)
+    ]
+
+
+@needs_ring
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@given(
+    kinds=st.lists(st.sampled_from(KINDS + 8 * ["whole"]), min_size=1, max_size=300),
+    sized=st.sampled_from([None, SIZE, SIZE - 1]),
+    head=st.sampled_from([0, HEAD, SIZE]),
+    length=st.integers(1, 128),
+    spans=st.booleans(),
+)
+def test_it_gives_what_a_local_reader_gives(
+    folder: Path, kinds: list[str], sized: int | None, head: int, length: int, spans: bool
+) -> None:
+    """Whole files and damaged, missing and special ones, in calls of any length."""
+    paths = ["/dev/zero" if kind == "zero" else str(folder / kind) for kind in kinds]
+    files: Any = [File(path, sized) for path in paths]
+    if spans and sized is not None:
+        listed = FileList(reversed(paths), [sized] * len(paths), [0] * len(paths))
+        files = FileSpan(listed, [len(paths) - 1 - at for at in range(len(paths))])
+        for_local: Any = list(files)
+    else:
+        for_local = files
+
+    def both() -> tuple[list[Any], list[Any]]:
+        reader = UringReader(length)
+        try:
+            return read_with(reader, files, head), read_with(LocalReader(), for_local, head)
+        finally:
+            reader.close()
+
+    one, other = in_thread(both)
+    assert one == other
+
+
+@needs_ring
+def test_good_files_are_read_by_the_ring(folder: Path, calls: list[int]) -> None:
+    files = [File(str(folder / "whole"), SIZE)] * 1000
+    expected = (folder / "whole").read_bytes()
+
+    def read() -> list[Any]:
+        reader = UringReader()
+        try:
+            return read_with(reader, files)
+        finally:
+            reader.close()
+
+    assert in_thread(read) == [expected] * 1000
+    assert sum(calls) == 1000
+    assert len(calls) == -(-1000 // max(calls))
+
+
+@needs_ring
+def test_a_file_that_changed_is_found_by_the_sample(tmp_path: Path) -> None:
+    """The first file of a call is looked at, and every 64th. The others only if their size changed."""
+    paths = [tmp_path / f"{number}" for number in range(130)]
+    for path in paths:
+        path.write_bytes(bytes(SIZE))
+    files = [File(str(path), SIZE, path.stat().st_mtime_ns) for path in paths]
+    os.utime(paths[128])
+
+    def read() -> list[Any]:
+        reader = UringReader()
+        try:
+            return read_with(reader, files)
+        finally:
+            reader.close()
+
+    found = in_thread(read)
+    assert [at for at, each in enumerate(found) if not isinstance(each, bytes)] == [128]
+    assert found[128][0] is Corrupt
+    assert "it was written to" in found[128][1]
+
+
+@needs_ring
+@pytest.mark.parametrize("seed", range(20))
+def test_calls_that_the_kernel_cuts_short(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A signal ends a wait, a call submits a part, or memory is short for a moment: all files are read all the same."""
+    chance = random.Random(seed)
+    real = ring.call
+
+    def call(number: int, *args: Any) -> int:
+        if number != ring.ENTER:
+            return real(number, *args)
+        fd, submit, wait, *rest = args
+        match chance.choice(["whole", "wait", "part", "signal", "memory"]):
+            case "wait":
+                return real(number, fd, submit, chance.randint(0, wait), *rest)
+            case "part":
+                return real(number, fd, chance.randint(0, submit), 0, *rest)
+            case "signal":
+                raise InterruptedError(errno.EINTR, "a signal")
+            case "memory":
+                raise OSError(chance.choice([errno.EAGAIN, errno.EBUSY]), "no memory")
+        return real(number, *args)
+
+    files = [File(str(folder / chance.choice([*KINDS[:7], *5 * ["whole"]])), SIZE) for _ in range(400)]
+
+    def both() -> None:
+        reader = UringReader()
+        expected = read_with(LocalReader(), files)
+        monkeypatch.setattr(ring, "call", call)
+        try:
+            for _ in range(5):
+                assert read_with(reader, files) == expected
+        finally:
+            monkeypatch.undo()
+            reader.close()
+
+    in_thread(both)
+
+
+@needs_ring
+def test_a_ring_whose_call_fails_is_not_used_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory may still be written to, so the call raises. The next one does without a ring."""
+    files = [File(str(folder / "whole"), SIZE)] * 10
+    real = ring.call
+
+    def call(number: int, *args: Any) -> int:
+        if number == ring.ENTER:
+            raise OSError(errno.EFAULT, "bad address")
+        return real(number, *args)
+
+    def read() -> list[Any]:
+        reader = UringReader()
+        try:
+            read_with(reader, files)  # makes the ring
+            monkeypatch.setattr(ring, "call", call)
+            with pytest.raises(OSError, match="bad address"):
+                read_with(reader, files)
+            return read_with(reader, files)
+        finally:
+            reader.close()
+
+    assert in_thread(read) == [(folder / "whole").read_bytes()] * 10
+
+
+@needs_ring
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGALRM")
+def test_signals_while_files_are_read(folder: Path) -> None:
+    files = [File(str(folder / "whole"), SIZE)] * 2000
+    expected = (folder / "whole").read_bytes()
+    alarms: list[int] = []
+
+    def read() -> None:
+        reader = UringReader()
+        try:
+            for _ in range(10):
+                assert read_with(reader, files) == [expected] * 2000
+        finally:
+            reader.close()
+
+    before = signal.signal(signal.SIGALRM, lambda *_: alarms.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        in_thread(read)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert alarms
+
+
+@needs_ring
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_uses_no_ring_of_its_parent(folder: Path) -> None:
+    files = [File(str(folder / "whole"), SIZE)] * 100
+    expected = [(folder / "whole").read_bytes()] * 100
+
+    def read() -> None:
+        reader = UringReader()
+        try:
+            assert read_with(reader, files) == expected
+            child = os.fork()
+            if not child:
+                try:
+                    done = read_with(reader, files) == expected
+                    reader.close()
+                    os._exit(0 if done else 1)
+                finally:
+                    os._exit(2)
+            assert os.waitpid(child, 0)[1] == 0
+            assert read_with(reader, files) == expected
+        finally:
+            reader.close()
+
+    in_thread(read)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the kernel forbid rings, as in many containers."""
+    real = ring.call
+
+    def call(number: int, *args: Any) -> int:
+        if number == ring.SETUP:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return real(number, *args)
+
+    monkeypatch.setattr(ring, "call", call)
+    uring_reader.refusal.cache_clear()
+    yield
+    uring_reader.refusal.cache_clear()
+
+
+def pipeline_of(folder: Path, count: int = 64) -> af.Pipeline[Any]:
+    for number in range(count):
+        np.save(folder / f"{number:03}.npy", np.full(100, number, np.float32))
+    return af.files(f"{folder}/*.npy").shuffle(seed=0).repeat(2).load(af.npy).batch(8)
+
+
+def test_without_a_ring_threads_read_and_say_so_once(
+    tmp_path: Path, refused: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = pipeline_of(tmp_path)
+    with caplog.at_level(logging.INFO, "asyncfeed"):
+        for _ in range(3):
+            assert sorted(np.concatenate(list(pipeline))[:, 0].tolist()) == sorted(2 * [*range(64)])
+    if sys.platform == "linux":
+        assert [each.message for each in caplog.records if "io_uring" in each.message] == [
+            "local files are read without io_uring: the system refuses it (EPERM): it needs Linux 6.1, and many "
+            "containers forbid it"
+        ]
+        assert "read by threads, without io_uring: the system refuses it (EPERM)" in pipeline.explain()
+
+
+def test_a_variable_turns_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(uring_reader.SWITCH, "0")
+    uring_reader.refusal.cache_clear()
+    try:
+        assert uring_reader.refusal() == "ASYNCFEED_IO_URING is 0"
+        assert type(scope.new_reader(None)) is LocalReader
+        assert "without io_uring: ASYNCFEED_IO_URING is 0" in pipeline_of(tmp_path).explain()
+    finally:
+        uring_reader.refusal.cache_clear()
+
+
+@needs_ring
+def test_a_disk_whose_reads_go_to_other_threads_is_read_without_it(
+    folder: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tmpfs, overlayfs and network disks say so."""
+
+    def preadv(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    files = [File(str(folder / "whole"), SIZE)] * 10
+
+    def read() -> list[Any]:
+        reader = UringReader()
+        try:
+            return read_with(reader, files)
+        finally:
+            reader.close()
+
+    assert in_thread(read) == [(folder / "whole").read_bytes()] * 10
+    assert not calls
+
+
+@needs_ring
+def test_a_pipeline_reads_with_rings_and_makes_no_files(
+    tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `File` is made for those that are looked at, and for the first one of all."""
+    pipeline = pipeline_of(tmp_path)
+    made: list[str] = []
+    real = File.__init__
+
+    def init(self: File, path: str, *given: Any, **options: Any) -> None:
+        made.append(path)
+        real(self, path, *given, **options)
+
+    monkeypatch.setattr(File, "__init__", init)
+    assert sorted(np.concatenate(list(pipeline))[:, 0].tolist()) == sorted(2 * [*range(64)])
+    assert sum(calls) == 128
+    assert len(made) <= 4 * len(calls)  # 32 and more in each call, if there are more files
+
+
+@needs_ring
+@pytest.mark.parametrize("seed", range(10))
+def test_runs_that_are_left_anywhere_leave_nothing(tmp_path: Path, seed: int) -> None:
+    pipeline = pipeline_of(tmp_path)
+    chance = random.Random(seed)
+    before = len(os.listdir("/proc/self/fd"))
+    with no_leaks():
+        for _ in range(10):
+            with pipeline.open() as feed:
+                for _ in range(chance.randint(0, 16)):
+                    next(feed)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@needs_ring
+@pytest.mark.wide
+def test_many_files_with_faults_and_runs_that_are_left(tmp_path: Path) -> None:
+    """10^5 reads of files, of which some are replaced by others or removed while they are read."""
+    pipeline = pipeline_of(tmp_path, 2000).repeat(50)
+    whole = (tmp_path / "000.npy").read_bytes()
+    chance = random.Random(0)
+    before = len(os.listdir("/proc/self/fd"))
+    read = failed = 0
+    with no_leaks():
+        while read < 100_000:
+            damaged = tmp_path / f"{chance.randrange(2000):03}.npy"
+            wrong = chance.choice([whole[:-1], whole + b"x", b"", None])
+            with pipeline.open() as feed:
+                try:
+                    for number in range(chance.randint(1, 1000)):
+                        read += len(next(feed))
+                        if number == 100 and wrong is not None:
+                            damaged.write_bytes(wrong)
+                        elif number == 100:
+                            damaged.unlink()
+                except (Corrupt, FileNotFoundError) as error:
+                    assert damaged.name in str(error)  # noqa: PT017 - it may also not be met
+                    failed += 1
+            np.save(damaged, np.full(100, int(damaged.stem), np.float32))
+            pipeline = af.files(f"{tmp_path}/*.npy").shuffle(seed=read).load(af.npy).batch(8).repeat(50)
+    assert failed
+    assert len(os.listdir("/proc/self/fd")) == before
