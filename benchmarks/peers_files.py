@@ -148,6 +148,9 @@ def torchdata() -> Iterator[Contender]:
 def grain() -> Iterator[Contender]:
     """Yield Grain on threads, which read samples or whole batches, and in processes."""
     import grain as gr
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()  # Grain asks for a flag of absl, whose `app.run` does not run here
 
     def make(threads: int, buffer: int, whole: bool, files: FileSet, items: int) -> Any:
         loaded = gr.MapDataset.source(files.take(items)).seed(SEED).shuffle().map(load_npy)

@@ -209,7 +209,7 @@ class Threads:
             return [
                 f"thread {thread.name!r} is still in {what}:\n"
                 + "".join(traceback.format_stack(frames[thread.ident]))
-                for thread, what in list(self._busy.items())
+                for thread, what in self._busy.copy().items()
                 if thread.ident in frames
             ]
         finally:

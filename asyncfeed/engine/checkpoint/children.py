@@ -214,7 +214,9 @@ class ChildrenStation:
         """Return the open items that are known to have no further children."""
         finished = self._closed & set(self._open)
         undecided = set(self._open) - finished
-        for event in list(self._record.left):
+        left = self._record.left
+        for place in range(len(left)):  # by number, because the loop may append meanwhile
+            event = left[place]
             if not undecided or isinstance(event, EpochEnd):
                 break
             for item, start, stop in event:
