@@ -76,7 +76,7 @@ class Pool:
     @property
     def nbytes(self) -> int:
         """Number of bytes that are free."""
-        # A copy, and no tuple: to make a tuple may collect garbage, which gives memory back while the tuple is made.
+        # No tuple: to make one may collect garbage, which gives memory back while the tuple is made.
         return sum(piece.memory.nbytes for piece in self._free.copy())
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -335,3 +335,22 @@ def test_small_runs_beside_each_other_share_one_pool(folder: Path) -> None:
             assert (mine == theirs).all()
             assert start(mine) != start(theirs)
     assert SHARED.nbytes <= limit
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3, 5])
+def test_a_garbage_collection_may_give_memory_back_while_it_is_counted(threshold: int) -> None:
+    pool = Pool()
+    kept = [pool.empty((SIZE,), F4) for _ in range(50)]
+    del kept
+    before = gc.get_threshold()
+    gc.set_threshold(threshold)
+    try:
+        for number in range(1000):
+            array = pool.empty((SIZE,), F4)
+            circle: list[Any] = [array]
+            circle.append(circle)
+            del array, circle  # the garbage collection of some later line finds it
+            for _ in range(number % 7):
+                assert pool.nbytes >= 0
+    finally:
+        gc.set_threshold(*before)
