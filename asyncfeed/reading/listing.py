@@ -74,7 +74,9 @@ class FileList(Sequence[File]):
 
     def paths(self) -> list[str]:
         """Return all paths."""
-        return self._paths[:-1].decode(ENCODING, ERRORS).split("\0") if len(self) else []
+        # Up to the last bound, because another thread may be adding a file.
+        end = self._bounds[-1]
+        return self._paths[: end - 1].decode(ENCODING, ERRORS).split("\0") if end else []
 
     def pick(self, places: Iterable[int]) -> list[File]:
         """Return the files at these places, in this order."""

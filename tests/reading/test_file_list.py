@@ -59,6 +59,29 @@ def test_a_span_is_a_sequence_of_its_files(of: list[tuple[str, int, int]], data:
     assert list(FileSpan.joined([span[:cut], span[cut:]])) == files
 
 
+def test_a_list_that_grows_may_be_read_meanwhile() -> None:
+    """At each line of `append`, as another thread may, its files are those that were added before, or one more."""
+    found = FileList(["a/one"], [1], [1])
+    seen: list[list[str]] = []
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        if frame.f_code.co_filename.endswith("listing.py"):
+            sys.settrace(None)
+            seen.append(found.paths())
+            assert [each.path for each in found] == seen[-1]
+            sys.settrace(trace)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        found.append("a/two", 2, 2)
+    finally:
+        sys.settrace(before)
+    assert len(seen) > 5
+    assert all(each in (["a/one"], ["a/one", "a/two"]) for each in seen)
+
+
 def test_a_file_of_a_list_takes_little_memory() -> None:
     """Less than 60 bytes beside its name."""
     count = 100_000

@@ -19,6 +19,12 @@ from asyncfeed.testing import Leaks
 COUNT = 3 * MAX_FILES_AHEAD + 1
 
 
+@pytest.fixture(autouse=True)
+def _by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open files by calls of threads, and not through io_uring."""
+    monkeypatch.setattr("asyncfeed.reading.scope.refusal", lambda: "a test")
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> list[af.File]:
     for number in range(COUNT):
