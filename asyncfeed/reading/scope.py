@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from asyncfeed.attempts.retry import Wanted
 from asyncfeed.errors import StoreError
 from asyncfeed.reading.file import Bytes, File
-from asyncfeed.reading.local import LocalReader
 from asyncfeed.reading.reader import AsyncReader, Reader, Store, value
-from asyncfeed.reading.uring_reader import UringReader, refusal
+from asyncfeed.reading.uring_reader import UringReader
 from asyncfeed.stats import SlowPaths
 
 STORE_DECIDES = Wanted()
@@ -70,7 +69,7 @@ def new_reader(
     A `Reader` follows no policy: a call on a thread cannot be cancelled.
     """
     if store is None:
-        return LocalReader() if refusal() else UringReader()
+        return UringReader()  # it finds out on the thread that reads whether there is a ring
     made = store.reader()
     again = again or SlowPaths()
     if isinstance(made, Reader):

@@ -133,7 +133,7 @@ def test_a_bad_file_in_a_batch_that_is_read_in_one(
     Except that io_uring sees for one file in 64 that it has other contents of the same size: `test_uring.py`.
     """
     if spoil is rewritten:
-        monkeypatch.setattr("asyncfeed.reading.scope.refusal", lambda: "a test")
+        monkeypatch.setattr("asyncfeed.reading.uring_reader.refusal", lambda: "a test")
     path = folder / f"{BAD:02}.npy"
     if spoil in BROKEN:
         spoil(path)

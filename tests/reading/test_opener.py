@@ -22,7 +22,7 @@ COUNT = 3 * MAX_FILES_AHEAD + 1
 @pytest.fixture(autouse=True)
 def _by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Open files by calls of threads, and not through io_uring."""
-    monkeypatch.setattr("asyncfeed.reading.scope.refusal", lambda: "a test")
+    monkeypatch.setattr("asyncfeed.reading.uring_reader.refusal", lambda: "a test")
 
 
 @pytest.fixture

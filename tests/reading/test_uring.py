@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.errors import Corrupt
-from asyncfeed.reading import ring, scope, uring_reader
+from asyncfeed.reading import ring, uring_reader
 from asyncfeed.reading.file import File
 from asyncfeed.reading.listing import FileList, FileSpan
 from asyncfeed.reading.local import LocalReader
@@ -363,7 +363,6 @@ def test_a_variable_turns_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     uring_reader.refusal.cache_clear()
     try:
         assert uring_reader.refusal() == "ASYNCFEED_IO_URING is 0"
-        assert type(scope.new_reader(None)) is LocalReader
         assert "without io_uring: ASYNCFEED_IO_URING is 0" in pipeline_of(tmp_path).explain()
     finally:
         uring_reader.refusal.cache_clear()

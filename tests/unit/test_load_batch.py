@@ -30,7 +30,7 @@ many = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run each test in both ways in which small files are read."""
     if request.param == "by threads":
-        monkeypatch.setattr("asyncfeed.reading.scope.refusal", lambda: "a test")
+        monkeypatch.setattr("asyncfeed.reading.uring_reader.refusal", lambda: "a test")
     elif why := refusal():
         pytest.skip(f"no io_uring: {why}")
 
