@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, overload
 
 from asyncfeed.attempts.skip import OnError
 from asyncfeed.batching import Batching, Unknown
+from asyncfeed.functions.sending import On
 from asyncfeed.stages.filter import Filter
 from asyncfeed.stages.flat_map import FlatMap
 from asyncfeed.stages.interleave import Interleave
 from asyncfeed.stages.load import Load
-from asyncfeed.stages.map import Map, On
+from asyncfeed.stages.map import Map
 from asyncfeed.stages.steps import Concurrency
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ class Calling(Batching[T_co]):
         self: Calling[Unknown], decoder: Decoder[Any] | Callable[[bytes], Any], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
         on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
-        timeout: float | Auto | None = ..., hedge: Hedge = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ..., on: On = ...,
     ) -> Pipeline[Any]: ...  # fmt: skip
     @overload
     def load(
         self: Calling[File], decoder: Decoder[U], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
         on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
-        timeout: float | Auto | None = ..., hedge: Hedge = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ..., on: On = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def load(
@@ -59,21 +60,21 @@ class Calling(Batching[T_co]):
         self: Calling[File], decoder: Callable[[bytes], U], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
         on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
-        timeout: float | Auto | None = ..., hedge: Hedge = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ..., on: On = ...,
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def load(
         self: Calling[dict[K, Any]], decoder: Decoder[Any] | Callable[[bytes], Any], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
         on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
-        timeout: float | Auto | None = ..., hedge: Hedge = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ..., on: On = ...,
     ) -> Pipeline[dict[K, Any]]: ...  # fmt: skip
     @overload
     def load(
         self, decoder: Decoder[Any] | Callable[[bytes], Any], *,
         concurrency: Concurrency = ..., ordered: bool = ...,
         on_error: OnError = ..., skip_limit: float | None = ..., retry: Retry | Auto | None = ...,
-        timeout: float | Auto | None = ..., hedge: Hedge = ...,
+        timeout: float | Auto | None = ..., hedge: Hedge = ..., on: On = ...,
     ) -> Pipeline[Any]: ...  # fmt: skip
     def load(
         self,
@@ -86,6 +87,7 @@ class Calling(Batching[T_co]):
         retry: Retry | Auto | None = "auto",
         timeout: float | Auto | None = "auto",
         hedge: Hedge = "auto",
+        on: On = "thread",
     ) -> Pipeline[Any]:
         """Read and decode each `File` in the items, with many reads in flight.
 
@@ -105,10 +107,14 @@ class Calling(Batching[T_co]):
                 what the store says, None is no limit.
             hedge: Seconds after which a request to an object store is made once more if it has not been
                 answered. "auto" is what the store says, None is never. See `map`.
+            on: "thread", or "process": worker processes read and decode the files. It is for decoders that hold
+                the GIL, such as `json` or a function in Python, and for a training loop that holds it. See
+                `Processes` of `map`. Files of an object store are refused, because the loop reads them.
 
         Raises:
             Exception: While the pipeline runs, the exception of the read or of the decoder, with a note that names
-                the file.
+                the file. For `on="process"`, its cause is the traceback in the process, as text.
+            RuntimeError: A process died at this item.
 
         Order:
             That of the items, unless `ordered=False`.
@@ -129,7 +135,7 @@ class Calling(Batching[T_co]):
         return self._pipeline.then(
             Load(
                 decoder, concurrency=concurrency, ordered=ordered, on_error=on_error, skip_limit=skip_limit,
-                retry=retry, timeout=timeout, hedge=hedge,
+                retry=retry, timeout=timeout, hedge=hedge, on=on,
             )
         )  # fmt: skip
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 import functools
 import io
 import pickle
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from asyncfeed.errors import PipelineError
+from asyncfeed.functions.checks import is_async
+from asyncfeed.functions.resources import refuse_in_process
+
+On = Literal["thread", "process"]
+"""Where the sync function of a stage is called."""
 
 
 class Packed(NamedTuple):
@@ -25,7 +31,24 @@ class Packed(NamedTuple):
     """Whether items and results need cloudpickle, too: their classes may have no name in the other process."""
 
 
-def pack(fn: Callable[..., Any]) -> Packed:
+def check_on(stage: str, on: object, fn: Callable[..., Any], sent: Callable[..., Any]) -> None:
+    """Raise if `on` is wrong, or the user's `fn` cannot be called there. `sent` is what is sent to a process."""
+    if on not in ("thread", "process"):
+        raise PipelineError(f'{stage}: on must be "thread" or "process", not {on!r}')
+    if on == "thread":
+        return
+    refuse_in_process(stage, fn)
+    if is_async(fn):
+        raise PipelineError(
+            f'{stage}: {fn!r} is async and runs on the event loop; leave out on="process", which is for functions '
+            "that compute"
+        )
+    if sys.platform == "win32":
+        raise PipelineError(f'{stage}: on="process" needs a POSIX system; leave it out here')
+    pack(sent, stage)
+
+
+def pack(fn: Callable[..., Any], stage: str = "map") -> Packed:
     """Return `fn` as bytes that another process can load; raises `PipelineError` if it cannot be sent."""
     file = io.BytesIO()
     pickler = _ByName(file, 5)
@@ -42,8 +65,8 @@ def pack(fn: Callable[..., Any]) -> Packed:
         if failed is None:
             return Packed(file.getvalue(), by_value=False)  # the other process imports the main script
         raise PipelineError(
-            f"map: {fn!r} cannot be sent to another process ({failed}): `pip install cloudpickle`, which sends "
-            'it by value, define it at the top level of a module, or leave out on="process"'
+            f"{stage}: {fn!r} cannot be sent to another process ({failed}): `pip install cloudpickle`, which "
+            'sends it by value, define it at the top level of a module, or leave out on="process"'
         ) from failed
     try:
         return Packed(cloudpickle.dumps(fn, 5), by_value=True)
@@ -51,8 +74,8 @@ def pack(fn: Callable[..., Any]) -> Packed:
         if failed is None:
             return Packed(file.getvalue(), by_value=False)
         raise PipelineError(
-            f"map: {fn!r} cannot be sent to another process ({error}); define it at the top level of a module, "
-            'or leave out on="process"'
+            f"{stage}: {fn!r} cannot be sent to another process ({error}); define it at the top level of a "
+            'module, or leave out on="process"'
         ) from error
 
 

@@ -11,9 +11,9 @@ import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from itertools import islice
+from itertools import accumulate, islice
 from stat import S_ISDIR, S_ISREG
-from typing import Final, overload
+from typing import Any, Final, overload
 
 import numpy as np
 
@@ -87,6 +87,17 @@ class FileList(Sequence[File]):
             for at in places
         ]
 
+    def part(self, places: Sequence[int]) -> FileList:
+        """Return a list of the files at these places, in this order."""
+        paths, bounds = memoryview(self._paths), self._bounds
+        part = FileList((), (), ())
+        pieces = [paths[bounds[at] : bounds[at + 1]] for at in places]
+        part._paths = bytearray().join(pieces)
+        part._bounds.extend(accumulate(map(len, pieces)))
+        part._sizes = array("q", self.sizes_at(places))
+        part._mtimes = array("q", map(self._mtimes.__getitem__, places))
+        return part
+
     def sizes_at(self, places: Iterable[int]) -> list[int]:
         """Return the sizes of the files at these places."""
         return list(map(self._sizes.__getitem__, places))
@@ -158,6 +169,10 @@ class FileSpan(Sequence[File]):
     def __init__(self, files: FileList, numbers: Sequence[int]) -> None:
         self.files = files
         self.numbers = numbers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the files of the span, and not the whole list."""
+        return FileSpan, (self.files.part(self.numbers), range(len(self)))
 
     @classmethod
     def joined(cls, spans: Sequence[FileSpan]) -> FileSpan:

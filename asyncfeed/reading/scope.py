@@ -21,6 +21,11 @@ from asyncfeed.stats import SlowPaths
 
 STORE_DECIDES = Wanted()
 """Wants of a read what its store says."""
+NOT_IN_PROCESS = (
+    'files of an object store are read on the event loop: leave out on="process", and decode in processes with '
+    'load(bytes).map(decode, on="process")'
+)
+"""What is said of a store that a worker process cannot read."""
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,14 +56,14 @@ def read_whole(file: File, wanted: Wanted = STORE_DECIDES) -> Bytes:
     scope = current.get()
     if scope is not None:
         return value(*scope.reader(file.store, wanted).read((file,)))
-    with _own_reader(file.store) as reader:
+    with _own_reader(file.store, wanted) as reader:
         return value(*reader.read((file,)))
 
 
 def reader_of(file: File, wanted: Wanted = STORE_DECIDES) -> AbstractContextManager[Reader]:
     """Return a context manager that gives the reader for a file. Use it on a thread."""
     scope = current.get()
-    return _own_reader(file.store) if scope is None else nullcontext(scope.reader(file.store, wanted))
+    return _own_reader(file.store, wanted) if scope is None else nullcontext(scope.reader(file.store, wanted))
 
 
 def new_reader(
@@ -82,8 +87,39 @@ def new_reader(
     return made if policy.retry is None else RetryingReader(made, policy.retry, again, throttled=policy.throttled)
 
 
+class KeptReaders:
+    """The readers that a worker process keeps for the next file, one for each store."""
+
+    def __init__(self) -> None:
+        self.on = False
+        """Whether readers are kept."""
+        self._readers: dict[tuple[Store | None, Wanted], Reader] = {}
+
+    def of(self, store: Store | None, wanted: Wanted) -> Reader:
+        """Return the reader of a store. Raise if only a loop can read it."""
+        found = self._readers.get((store, wanted))
+        if found is None:
+            made = UringReader(on_main_thread=True) if store is None else new_reader(store, wanted)
+            if isinstance(made, AsyncReader):
+                raise StoreError(NOT_IN_PROCESS)
+            found = self._readers[store, wanted] = made
+        return found
+
+    def close(self) -> None:
+        """Close the readers."""
+        while self._readers:
+            self._readers.popitem()[1].close()
+
+
+kept = KeptReaders()
+"""The readers of this process. Only the main thread of a worker process keeps any."""
+
+
 @contextmanager
-def _own_reader(store: Store | None) -> Iterator[Reader]:
+def _own_reader(store: Store | None, wanted: Wanted) -> Iterator[Reader]:
+    if kept.on:
+        yield kept.of(store, wanted)
+        return
     reader = new_reader(store)
     if isinstance(reader, AsyncReader):
         raise StoreError(f"files of {store!r} can only be read by a pipeline that runs, or on an event loop")

@@ -41,11 +41,14 @@ class UringReader(LocalReader):
 
     Args:
         files: Largest number of files that are read with one system call.
+        on_main_thread: Whether the main thread may have a ring. A signal handler of the main thread may raise, and
+            a ring must not be left then. The handlers of a worker process do not.
     """
 
-    def __init__(self, files: int = FILES) -> None:
+    def __init__(self, files: int = FILES, *, on_main_thread: bool = False) -> None:
         super().__init__()
         self._files = files
+        self._on_main_thread = on_main_thread
         self._of_thread = threading.local()
         self._rings: list[Ring] = []
         self._disks: dict[int, bool] = {}
@@ -110,8 +113,9 @@ class UringReader(LocalReader):
         ring: Ring | None = getattr(own, "ring", None)
         if ring is not None:
             return ring if ring.usable else None
-        if getattr(own, "tried", False) or refusal() or threading.current_thread() is threading.main_thread():
-            return None  # a signal handler of the main thread may raise, and the ring must not be left then
+        is_main = threading.current_thread() is threading.main_thread()
+        if getattr(own, "tried", False) or (is_main and not self._on_main_thread) or refusal():
+            return None
         own.tried = True
         try:
             own.ring = ring = Ring(min(self._files, _most_files()))

@@ -12,6 +12,9 @@ from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.formats.base import Decoder
 from asyncfeed.functions.checks import check_fn, check_policy, is_async
+from asyncfeed.functions.sending import On, check_on
+from asyncfeed.machine import usable_cores
+from asyncfeed.reading.scope import NOT_IN_PROCESS
 from asyncfeed.stages.base import Node, Source
 from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.cache import Cache
@@ -35,12 +38,13 @@ class Load(Node):
 
     Items are files, or trees with files among their leaves. Other leaves stay as they are. The decoder is a
     `Decoder`, or a function of the file's `bytes`: sync (it runs on a thread) or async (it runs on the loop).
+    `on="process"` reads and decodes in worker processes.
     """
 
     method = "load"
     positional = ("decoder",)
     functions = ("decoder",)
-    tuning = ("concurrency", "skip_limit", "retry", "timeout", "hedge")
+    tuning = ("concurrency", "skip_limit", "retry", "timeout", "hedge", "on")
     makes_items = True
 
     decoder: Decoder[Any] | Callable[[bytes], Any]
@@ -51,6 +55,7 @@ class Load(Node):
     retry: Retry | Literal["auto"] | None = "auto"
     timeout: float | Literal["auto"] | None = "auto"
     hedge: Hedge = "auto"
+    on: On = "thread"
     on_loop: bool = field(default=False, repr=False, compare=False)
     """Whether files are read on the loop, before the step that decodes them."""
 
@@ -59,6 +64,7 @@ class Load(Node):
         self.wanted.check(self.method)
         decoder = self.decoder
         if isinstance(decoder, Decoder):
+            check_on(self.method, self.on, decoder.decode, decoder)
             return
         if not callable(decoder) or (isinstance(decoder, type) and issubclass(decoder, Decoder)):
             raise PipelineError(
@@ -67,6 +73,7 @@ class Load(Node):
             )
         check_fn(self.method, decoder)
         _check_takes_bytes(decoder)
+        check_on(self.method, self.on, decoder, decoder)
 
     @property
     def wanted(self) -> Wanted:
@@ -74,23 +81,28 @@ class Load(Node):
         return Wanted(self.retry, self.timeout, self.hedge)
 
     def steps(self) -> Sequence[Work]:
-        """Return one step that reads and decodes on threads. Whatever runs on the loop is a step of its own."""
+        """Return one step that reads and decodes on threads or in processes.
+
+        Whatever runs on the loop is a step of its own.
+        """
         decoder, wanted = self.decoder, self.wanted
         read = [self.read_on_loop()] if self.on_loop else []
         if isinstance(decoder, Decoder):
             decode = ForEachFile(Decode(decoder, wanted))
             if decoder.row is not None:
-                return [*read, self._work(decode, "thread", cost=RowSize(decoder.row.nbytes))]
+                return [*read, self._work(decode, self.on, cost=RowSize(decoder.row.nbytes))]
             unpacks = decoder if decoder.packs else None
-            return [*read, self._work(decode, "thread", cost=listed_size, measure=Measure(unpacks))]
+            return [*read, self._work(decode, self.on, cost=listed_size, measure=Measure(unpacks))]
         if not is_async(decoder):
             decode = ForEachFile(Call(decoder, wanted))
-            return [*read, self._work(decode, "thread", cost=listed_size, measure=Measure(None))]
+            return [*read, self._work(decode, self.on, cost=listed_size, measure=Measure(None))]
         others = self._work(ForEachFile(Read(wanted)), "thread", cost=listed_size, measure=Measure(None))
         return [*read, others, self._work(Await(decoder), "async")]
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
         """Return the stage as it is after this source, whose store may be read on the loop."""
+        if self.on == "process" and source.reads_on_loop:
+            raise PipelineError(f"load: {NOT_IN_PROCESS}")
         cached = any(isinstance(node, Cache) for node in stages)  # a cache is read on threads
         return replace(self, on_loop=source.reads_on_loop and not cached)
 
@@ -134,7 +146,7 @@ class Load(Node):
     def _work(
         self,
         fn: Callable[[Any], Any],
-        kind: Literal["async", "thread"],
+        kind: Literal["async", "thread", "process"],
         *,
         cost: Callable[[Any], int | None] | None = None,
         measure: Measure | None = None,
@@ -142,7 +154,7 @@ class Load(Node):
         return Work(
             fn,
             kind,
-            concurrency=self.concurrency,
+            concurrency=usable_cores() if kind == "process" and self.concurrency == "auto" else self.concurrency,
             ordered=self.ordered,
             skip=skip_of(self.on_error, self.skip_limit),
             cost=cost,

@@ -63,13 +63,14 @@ class LoadBatch(Node):
         read = ReadBatch(
             self.load.decoder, each.fn, str(self.load), self.load.wanted, self.batch.padding, slow_paths
         )
+        here = self.load.on == "thread"
         work = Work(
             read,
-            "thread",
-            waits_together=read.waits_together,
-            many=read.many if self.batch.padding is None and self.load.decoder.probes else None,
+            self.load.on,
+            waits_together=read.waits_together if here else None,
+            many=read.many if here and self.batch.padding is None and self.load.decoder.probes else None,
             placed=True,
-            concurrency=self.load.concurrency,
+            concurrency=each.concurrency,
             cost=Cost(each.cost, self.batch.padding),
             measure=None if each.measure is None else Measure(each.measure, self.batch.padding),
             packed=each.packed,
@@ -146,12 +147,16 @@ class ReadBatch:
     stage: str
     wanted: Wanted
     padding: Pad | None
-    slow_paths: SlowPaths
+    slow_paths: SlowPaths = field(default_factory=SlowPaths)
     """Counts the batches whose files were loaded one by one, by reason."""
     _rows: dict[int, Rows] = field(default_factory=dict)
     """The reader of the files of each column, by the number of the column."""
     _pool: Pool = field(default_factory=shared_pool)
     _waits_together: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it for another process, which has memory of its own."""
+        return ReadBatch, (self.decoder, self.load_each, self.stage, self.wanted, self.padding)
 
     def __call__(self, samples: Sequence[Tree], place: Place) -> Tree:
         """Return the batch."""

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from asyncfeed.attempts.retry import Hedge, Policy, Retry, policy
 from asyncfeed.attempts.skip import OnError, skip_of
 from asyncfeed.axes import Axes
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_fn, check_policy, is_async
-from asyncfeed.functions.resources import refuse_in_process
-from asyncfeed.functions.sending import pack
+from asyncfeed.functions.sending import On, check_on
 from asyncfeed.machine import usable_cores
 from asyncfeed.randomness import WORD, stage_seed
 from asyncfeed.stages.base import Node, check_count
 from asyncfeed.stages.steps import Concurrency, Work
-
-On = Literal["thread", "process"]
 
 
 @dataclass(frozen=True)
@@ -53,11 +49,7 @@ class Map(Node):
 
     def __post_init__(self) -> None:
         check_fn(self.method, self.fn)
-        if self.on not in ("thread", "process"):
-            raise PipelineError(f'map: on must be "thread" or "process", not {self.on!r}')
-        if self.on == "process":
-            refuse_in_process(self.method, self.fn)
-            _check_sendable(self.fn)
+        check_on(self.method, self.on, self.fn, self.fn)
         check_policy(self.method, self.concurrency, self.on_error, self.skip_limit)
         self._policy()
         check_count(self.method, "seed", self.seed, 0)
@@ -119,15 +111,3 @@ class Map(Node):
     def length(self, upstream: int) -> int | None:
         """Return the number of items; None if some may be skipped."""
         return upstream if self.on_error == "raise" else None
-
-
-def _check_sendable(fn: Callable[..., Any]) -> None:
-    """Raise if another process cannot call `fn`."""
-    if is_async(fn):
-        raise PipelineError(
-            f'map: {fn!r} is async and runs on the event loop; leave out on="process", which is for functions '
-            "that compute"
-        )
-    if sys.platform == "win32":
-        raise PipelineError('map: on="process" needs a POSIX system; leave it out here')
-    pack(fn)

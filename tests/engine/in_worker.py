@@ -300,3 +300,12 @@ def children() -> set[int]:
 
 def returns_unloadable(x):
     return Unloadable() if x == 2 else x
+
+
+def shout(data):
+    """Decode a file, as text in capitals."""
+    return data.decode().upper()
+
+
+async def awaited(data):
+    return data

@@ -313,7 +313,7 @@ FIELDS = {
     "ImageFolder": "(see its `deciding`) root classes=None store=None labelled names=()",
     "Interleave": "fn cycle=4 block=1 on_error='raise' ~skip_limit=None",
     "Items": "data ~concurrency=None on_error='raise' ~skip_limit=None",
-    "Load": "decoder ~concurrency='auto' ordered=True on_error='raise' ~skip_limit=None ~retry='auto' ~timeout='auto' ~hedge='auto'",
+    "Load": "decoder ~concurrency='auto' ordered=True on_error='raise' ~skip_limit=None ~retry='auto' ~timeout='auto' ~hedge='auto' ~on='thread'",
     "LoadBatch": "load batch",
     "Map": "fn ~concurrency='auto' ordered=True rng=False seed=0 on_error='raise' ~skip_limit=None ~on='thread' ~retry=None ~timeout=None ~hedge=None stream=0",
     "Mix": "pipelines weights=None seed=0 stop='all'",

@@ -26,6 +26,7 @@ import numpy as np
 
 from asyncfeed.engine.constants import ARENA_ARRAY_BYTES, ARENA_KEEP_BYTES, ARENA_START_BYTES
 from asyncfeed.stacking.aligned import ALIGNMENT, aligned_empty
+from asyncfeed.stages.steps import MemberError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -237,9 +238,13 @@ class RemoteTraceback(Exception):
 class Failed:
     """An exception that a worker process sends to its parent."""
 
-    __slots__ = ("error", "text", "trace")
+    __slots__ = ("error", "member", "text", "trace")
 
     def __init__(self, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> None:
+        self.member: tuple[int, str] | None = None
+        if isinstance(error, MemberError):
+            self.member = error.member, error.stage
+            error = error.error
         self.error: bytes | None = None
         self.text = type(error).__qualname__
         self.trace = ""
@@ -260,4 +265,4 @@ class Failed:
             error = RuntimeError(f"{self.text} (in a worker process; this exception cannot be pickled)")
         with suppress(Exception):  # a frozen dataclass accepts no cause, and is raised without one
             error.__cause__ = RemoteTraceback(self.trace)
-        return error
+        return error if self.member is None else MemberError(*self.member, error)

@@ -27,11 +27,13 @@ from asyncfeed.engine.processes import worker as program
 from asyncfeed.engine.processes.kept import KeptWorkers, kept
 from asyncfeed.engine.processes.process import Worker, main_script, surroundings
 from asyncfeed.engine.processes.shared import Arena, Failed
+from asyncfeed.engine.processes.worker import NamesNeeded
 from asyncfeed.engine.provenance import ItemPlace
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError, note
 from asyncfeed.functions.sending import called, can_send_by_value, pack
 from asyncfeed.machine import usable_cores
+from asyncfeed.reading.listing import FileSpan
 from asyncfeed.stages.steps import Work
 
 log = logging.getLogger("asyncfeed")
@@ -76,6 +78,8 @@ class Processes:
         self._setup: tuple[Any, ...] | None = None
         """The `Setup` of each worker. It is the same for all, so the first thread that needs it makes it once."""
         self._by_value = False
+        self._with_names = False
+        """Whether items are sent with their names, since a function asked for one."""
         self._preparing = threading.Lock()
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
@@ -97,6 +101,9 @@ class Processes:
         if worker is not None:
             try:
                 seconds = self._ask(worker, items, places, outcomes)
+                if NamesNeeded in map(type, outcomes.missing.values()):
+                    self._with_names, outcomes = True, Outcomes()
+                    seconds += self._ask(worker, items, places, outcomes)
             except BaseException:
                 worker.kill()  # its state is unknown, so no other run may use it
                 self._end(worker)
@@ -116,7 +123,7 @@ class Processes:
         worker.items.begin()
         sent = 0
         for item in items:
-            place = None if places is None else program.SentPlace(places[sent].epoch, places[sent].ordinal)
+            place = None if places is None else self._sent(places[sent], item)
             try:
                 worker.items.put((item,) if place is None else (item, place))
             except BaseException as error:  # noqa: BLE001 - the consumer gets it
@@ -136,6 +143,13 @@ class Processes:
         if unsent is not None and len(outcomes) == sent:
             outcomes.add_missing(unsent)
         return seconds
+
+    def _sent(self, place: ItemPlace, item: Any) -> program.SentPlace:
+        """Return a place as it is sent. The members of a batch are named, too."""
+        if not self._with_names:
+            return program.SentPlace(place.epoch, place.ordinal)
+        members = range(len(item)) if isinstance(item, list | FileSpan) else ()
+        return program.SentPlace(place.epoch, place.ordinal, (place.name(), *map(place.name, members)))
 
     def _take(self) -> Worker | None:
         """Return an idle worker, a worker of an earlier run, or a new one. Return None if the run is stopping."""

@@ -33,6 +33,7 @@ from asyncfeed.engine.constants import LATE_FACTOR, PROCESS_GROUP_SECONDS
 from asyncfeed.engine.processes.shared import Arena, Failed
 from asyncfeed.errors import PipelineError, note
 from asyncfeed.functions.checks import refuse_awaitable
+from asyncfeed.reading.scope import kept
 
 BOOT = """
 import sys
@@ -73,11 +74,23 @@ class Setup(NamedTuple):
     """The function, pickled."""
 
 
+class NamesNeeded(Exception):
+    """A function asks for the name of an item, to raise an error. The item must be sent again, with its names."""
+
+
 class SentPlace(NamedTuple):
     """The `Place` of an item, as it is sent to a worker process."""
 
     epoch: int
     ordinal: Any
+    names: tuple[str, ...] | None = None
+    """The names of the item and of its members. None at first, because only errors show them."""
+
+    def name(self, member: int | None = None) -> str:
+        """Return the name of the item, or of its `member`."""
+        if self.names is None:
+            raise NamesNeeded
+        return self.names[0 if member is None else 1 + member]
 
 
 def main(lifeline: int, items: int, results: int) -> None:
@@ -103,6 +116,7 @@ def _die_with(parent: socket.socket) -> None:
 def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
     started = time.time()
     begun = False
+    kept.on = True
     fn, name, goes_on, room = None, "", False, 0
     while order := parent.recv(1):
         answer = DONE
@@ -117,6 +131,7 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
             results.finish(perf_counter() - began)
         elif order == REST:
             fn = None
+            kept.close()
             results.trim()
         elif begun and _changed_since(started):
             answer = OUTDATED
