@@ -131,7 +131,9 @@ class Threads:
             self._done.append((future, result, error, limiter, following is not None))
             del job, fn, args, future, result, error, limiter  # an idle thread must not keep the last item alive
             # This thread appends the report and then reads the flag. The loop clears the flag and then empties the
-            # queue. So either this thread wakes the loop, or the loop has yet to look at the queue.
+            # queue. So either this thread wakes the loop, or the loop has yet to look at the queue. Python without
+            # the GIL keeps this order, too, because `append` and `rotate` lock the deque. A lock of our own could
+            # be held while the garbage collector calls code that waits for the loop.
             if not self._reporting:
                 self._reporting = True
                 try:
@@ -141,6 +143,7 @@ class Threads:
 
     def _report(self) -> None:
         self._reporting = False
+        self._done.rotate(0)
         while self._done:
             future, result, error, limiter, goes_on = self._done.popleft()
             if not goes_on:

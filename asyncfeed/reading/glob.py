@@ -9,9 +9,9 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from stat import S_ISREG
 from typing import NamedTuple
 
@@ -168,7 +168,8 @@ def walk(pattern: str, boundary: Boundary | None, *, optional: bool = False) -> 
             status = entry.stat()
             if S_ISREG(status.st_mode):
                 path = here.prefix + entry.name
-                _check(entry, path, here, boundary)
+                if here.link is not None or entry.is_symlink():
+                    _check(entry, path, here, boundary)
                 found += 1
                 yield path, status.st_size, status.st_mtime_ns
             else:
@@ -182,10 +183,17 @@ def walk(pattern: str, boundary: Boundary | None, *, optional: bool = False) -> 
 
 def _inside(
     here: _Directory, parts: list[str], matchers: list[Callable[[str], object]], boundary: Boundary
-) -> list[_Inside]:
+) -> Iterable[_Inside]:
     """Return what matches in a directory, and the directories in it to visit, in the order of the paths."""
     inside: list[_Inside] = []
     active = here.active
+    last = len(parts) - 1
+    if active == (last,):  # most files are here: no directory below can match
+        matches, hidden = matchers[last], parts[last][0] == "."
+        with os.scandir(here.prefix or ".") as entries:
+            found = [entry for entry in entries if matches(entry.name) and (hidden or entry.name[0] != ".")]
+        found.sort(key=attrgetter("name"))
+        return ((entry.name, entry, None) for entry in found)
     with os.scandir(here.prefix or ".") as entries:
         for entry in entries:
             last, onward = _step(entry, active, parts, matchers)
@@ -259,6 +267,9 @@ def _split(pattern: str) -> tuple[str, list[str]]:
 
 
 def _matcher(part: str) -> Callable[[str], object]:
+    end = part[1:]
+    if part[0] == "*" and not _MAGIC.search(end):
+        return methodcaller("endswith", end)  # a third of the time
     return re.compile(fnmatch.translate(part)).match
 
 

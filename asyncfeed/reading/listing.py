@@ -57,10 +57,22 @@ class FileList(Sequence[File]):
         self._bounds.append(len(self._paths))
 
     def append(self, path: str, size: int, mtime_ns: int) -> None:
-        """Add a file. Another thread may read the list meanwhile."""
+        """Add a file. No other thread may use the list meanwhile."""
         self._sizes.append(size)
         self._mtimes.append(mtime_ns)
-        self._add(path)  # the last one, because it tells the length
+        self._add(path)
+
+    def extend(self, found: Iterable[Found]) -> None:
+        """Add files. No other thread may use the list meanwhile."""
+        found = iter(found)
+        while some := tuple(islice(found, 4096)):
+            paths, sizes, mtimes = zip(*some, strict=True)
+            block = "\0".join((*paths, "")).encode(ENCODING, ERRORS)
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 0) + (1 + len(self._paths))
+            self._bounds.frombytes(ends.tobytes())
+            self._paths += block
+            self._sizes.extend(sizes)
+            self._mtimes.extend(mtimes)
 
     @property
     def nbytes(self) -> int:
@@ -74,9 +86,7 @@ class FileList(Sequence[File]):
 
     def paths(self) -> list[str]:
         """Return all paths."""
-        # Up to the last bound, because another thread may be adding a file.
-        end = self._bounds[-1]
-        return self._paths[: end - 1].decode(ENCODING, ERRORS).split("\0") if end else []
+        return self._paths[:-1].decode(ENCODING, ERRORS).split("\0") if self._paths else []
 
     def pick(self, places: Iterable[int]) -> list[File]:
         """Return the files at these places, in this order."""
@@ -234,8 +244,7 @@ def expand(patterns: Pattern | Iterable[Pattern], root: Pattern | None = None) -
     paths. This blocks: it makes one system call for each file.
     """
     found = FileList((), (), ())
-    for each in _found(patterns, root):
-        found.append(*each)
+    found.extend(_found(patterns, root))
     return found
 
 
@@ -256,25 +265,26 @@ class Listing:
     def files(self) -> Iterator[File]:
         """Yield the files of one epoch. This blocks."""
         at = 0
-        while at < len(self._files) or self._list(at):
-            yield self._files[at]
+        while (file := self._file(at)) is not None:
+            yield file
             at += 1
 
-    def _list(self, count: int) -> bool:
-        """List one file more than `count`. Return whether there is one."""
+    def _file(self, at: int) -> File | None:
+        """Return the file at a place. List it if it is the next one. Return None if there is none."""
         with self._lock:
-            if count < len(self._files):
-                return True
+            if at < len(self._files):
+                return self._files[at]
             if self._more is None:
-                self._more = islice(_found(self._patterns, self._root), count, None)
+                self._more = islice(_found(self._patterns, self._root), at, None)
             try:
                 found = next(self._more, None)
             except BaseException:
                 self._more = None
                 raise
-            if found is not None:
-                self._files.append(*found)
-            return found is not None
+            if found is None:
+                return None
+            self._files.append(*found)
+            return File(*found)
 
 
 def _found(patterns: Pattern | Iterable[Pattern], root: Pattern | None) -> Iterator[Found]:

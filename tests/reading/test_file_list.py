@@ -59,27 +59,30 @@ def test_a_span_is_a_sequence_of_its_files(of: list[tuple[str, int, int]], data:
     assert list(FileSpan.joined([span[:cut], span[cut:]])) == files
 
 
-def test_a_list_that_grows_may_be_read_meanwhile() -> None:
-    """At each line of `append`, as another thread may, its files are those that were added before, or one more."""
-    found = FileList(["a/one"], [1], [1])
-    seen: list[list[str]] = []
+@given(st.lists(entries, max_size=3))
+def test_files_may_be_added_one_by_one_or_together(parts: list[list[tuple[str, int, int]]]) -> None:
+    """The list is the same as one that is made at once."""
+    grown, one_by_one = listed([]), listed([])
+    for part in parts:
+        grown.extend(part)
+        for each in part:
+            one_by_one.append(*each)
+    assert grown == one_by_one == listed([each for part in parts for each in part])
+    assert list(grown) == list(one_by_one)
+    many = [(f"{at}é", at, -at) for at in range(10_000)]
+    grown.extend(iter(many))
+    assert list(grown[len(one_by_one) :]) == [File(*each) for each in many]
 
-    def trace(frame: Any, event: str, _: object) -> Any:
-        if frame.f_code.co_filename.endswith("listing.py"):
-            sys.settrace(None)
-            seen.append(found.paths())
-            assert [each.path for each in found] == seen[-1]
-            sys.settrace(trace)
-        return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        found.append("a/two", 2, 2)
-    finally:
-        sys.settrace(before)
-    assert len(seen) > 5
-    assert all(each in (["a/one"], ["a/one", "a/two"]) for each in seen)
+@given(entries.filter(bool), st.data())
+def test_a_span_is_sent_with_its_files_alone(of: list[tuple[str, int, int]], data: st.DataObject) -> None:
+    """To another process, which does not have the list."""
+    places = data.draw(st.lists(st.integers(0, len(of) - 1), min_size=1, max_size=20))
+    span = FileSpan(listed(of), places)
+    sent = pickle.loads(pickle.dumps(span))
+    assert list(sent) == list(span)
+    assert sent.sizes() == span.sizes()
+    assert len(sent.files) == len(places)
 
 
 def test_a_file_of_a_list_takes_little_memory() -> None:

@@ -19,9 +19,10 @@ from asyncfeed.trees import size_of
 class Intake:
     """What a thread draws from an iterable on its way to the loop, bounded by count and by bytes.
 
-    No lock is taken for an item. The thread appends, then looks whether the loop waits; the loop says that it
-    waits, then looks once more whether something was appended: one of the two sees the other. Each counter is
-    written by one side only.
+    No lock is taken for an item. The thread appends, then looks whether the loop waits. The loop says that it
+    waits, then looks once more whether something was appended. So one of the two sees the other. Python without
+    the GIL keeps this order, too, because `append` and `rotate` lock the deque. Each counter is written by one
+    side only.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Intake:
                     self._loop.call_soon_threadsafe(self.gate.open)
             while self._full():
                 self._blocked = True
+                self._items.rotate(0)  # the lock of the deque puts this in order with `let_go`
                 if self._full():
                     self._threads.park(self._room)
                 self._blocked = False
@@ -121,12 +123,14 @@ class Intake:
     def let_go(self, nbytes: int) -> None:
         """Make room for as much again."""
         self._gone += nbytes
+        self._items.rotate(0)
         if self._blocked:
             self._threads.unpark(self._room)
 
     async def wait(self) -> None:
         """Wait until something has been drawn, or the thread has ended."""
         self._hungry = True
+        self._items.rotate(0)
         if not self._items:
             await self.gate.wait()
         self._hungry = False
