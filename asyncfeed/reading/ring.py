@@ -22,7 +22,9 @@ import ctypes
 import errno
 import mmap
 import os
+import sys
 import threading
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -83,6 +85,10 @@ _PARAMS = np.dtype(
 """What the kernel says of a ring: its sizes, and where the parts of the shared memory are."""
 
 
+_NO_COPY: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+"""Without this, a map has a copy of the descriptor."""
+
+
 class Wanted(NamedTuple):
     """What to read of some files. The arrays have one entry for each file."""
 
@@ -103,8 +109,8 @@ class Memory:
     def __init__(self, fd: int, at: dict[str, int], files: int) -> None:
         queued, served = at["sq_entries"], at["cq_entries"]
         size = max(at["sq_array"] + 4 * queued, at["cqes"] + _CQE_BYTES * served)
-        rings = mmap.mmap(fd, size, flags=mmap.MAP_SHARED)
-        requests = mmap.mmap(fd, _SQE.itemsize * queued, flags=mmap.MAP_SHARED, offset=_SQES_AT)
+        rings = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, **_NO_COPY)
+        requests = mmap.mmap(fd, _SQE.itemsize * queued, flags=mmap.MAP_SHARED, offset=_SQES_AT, **_NO_COPY)
         self._maps = [rings, requests]
         self.sq_head, self.sq_tail, self.cq_head, self.cq_tail = (
             np.frombuffer(rings, "<u4", 1, at[name]) for name in ("sq_head", "sq_tail", "cq_head", "cq_tail")
@@ -136,7 +142,9 @@ class Memory:
         maps = self._maps
         vars(self).clear()  # a map with views cannot be closed
         for each in maps:
-            each.close()
+            # In Python without the GIL, views that another thread made go a little later, and the map with them.
+            with suppress(BufferError):
+                each.close()
 
 
 class Ring:
