@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 ROOT = Path("/")
+
+
+def runs_python_in_parallel() -> bool:
+    """Return whether threads run Python at the same time: there is no GIL."""
+    return not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def usable_cores(root: Path = ROOT) -> int:

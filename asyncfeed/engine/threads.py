@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 R = TypeVar("R")
 
@@ -52,7 +52,7 @@ class Threads:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._busy: dict[threading.Thread, str] = {}
         self._threads: list[threading.Thread] = []
-        self._ending: WeakSet[threading.Thread] = WeakSet()
+        self._ending: list[ref[threading.Thread]] = []
         """The threads that were told to end. A client may keep a context, and that leads here, but not to them."""
         self._pending = 0
         """Number of jobs that a thread has, or that were handed out. Jobs that wait in a limiter do not count."""
@@ -193,14 +193,15 @@ class Threads:
         self.ending = self._closed = True
         self._context = Context()
         for thread in self._threads:
-            self._ending.add(thread)
+            self._ending.append(ref(thread))
             self._jobs.put(None)
         self._threads = []
 
     def join(self, grace: float) -> None:
         """Wait until the idle threads have ended, at most `grace` seconds for each."""
-        for thread in list(self._ending):
-            if thread not in self._busy:
+        for each in self._ending:
+            thread = each()
+            if thread is not None and thread not in self._busy:
                 thread.join(grace)
 
     def stuck(self) -> list[str]:

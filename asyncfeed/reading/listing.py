@@ -65,7 +65,7 @@ class FileList(Sequence[File]):
     def extend(self, found: Iterable[Found]) -> None:
         """Add files. No other thread may use the list meanwhile."""
         found = iter(found)
-        while some := tuple(islice(found, 4096)):
+        while some := tuple(islice(found, 256)):
             paths, sizes, mtimes = zip(*some, strict=True)
             block = "\0".join((*paths, "")).encode(ENCODING, ERRORS)
             ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 0) + (1 + len(self._paths))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import pytest
 
+import asyncfeed as af
 from tests.engine.inside import CapacityLimiter, Threads
 
 
@@ -121,3 +123,21 @@ def test_a_thread_that_cannot_be_started_fails_the_job(monkeypatch: pytest.Monke
         assert limiter.busy == 0
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_quick_items_have_a_thread_for_each_core_where_threads_run_python_at_the_same_time(
+    parallel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the GIL they have one thread until calls prove to be slow."""
+    monkeypatch.setattr("asyncfeed.engine.operators.call_threads.runs_python_in_parallel", lambda: parallel)
+    monkeypatch.setattr("asyncfeed.engine.operators.call_threads.usable_cores", lambda: 2)
+    both = threading.Barrier(2)
+
+    def meet(x: int) -> bool:
+        if x < 2:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(10 if parallel else 0.2)
+        return both.broken
+
+    assert list(af.items(range(2)).map(meet)) == [not parallel] * 2
