@@ -28,7 +28,7 @@ from asyncfeed.engine.limits.tuner import Tuner
 from asyncfeed.engine.limits.worker_pool import WorkerPool
 from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
-from asyncfeed.engine.operators import call_async, dispatch, expand, source
+from asyncfeed.engine.operators import call_async, call_threads, dispatch, expand, source
 from asyncfeed.engine.operators.parts import Parts
 from asyncfeed.engine.order import expansions
 from asyncfeed.engine.order.expansions import Expansion, expansions_of
@@ -126,6 +126,16 @@ def turn_clock(clock: Callable[[], float]) -> Iterator[None]:
 def cores(count: int) -> Iterator[None]:
     """Let stages find this many processor cores."""
     with mock.patch.object(dispatch, "usable_cores", lambda: count):
+        yield
+
+
+@contextmanager
+def threads_run_python_at_the_same_time(count: int, *, yes: bool) -> Iterator[None]:
+    """Let stages find this many processor cores, and no GIL or one."""
+    with (
+        mock.patch.object(call_threads, "usable_cores", lambda: count),
+        mock.patch.object(call_threads, "runs_python_in_parallel", lambda: yes),
+    ):
         yield
 
 

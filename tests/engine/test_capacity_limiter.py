@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 import asyncfeed as af
-from tests.engine.inside import CapacityLimiter, Threads
+from tests.engine.inside import CapacityLimiter, Threads, threads_run_python_at_the_same_time
 
 
 class Gauge:
@@ -126,18 +126,14 @@ def test_a_thread_that_cannot_be_started_fails_the_job(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-def test_quick_items_have_a_thread_for_each_core_where_threads_run_python_at_the_same_time(
-    parallel: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quick_items_have_a_thread_for_each_core_where_threads_run_python_at_the_same_time(parallel: bool) -> None:
     """With the GIL they have one thread until calls prove to be slow."""
-    monkeypatch.setattr("asyncfeed.engine.operators.call_threads.runs_python_in_parallel", lambda: parallel)
-    monkeypatch.setattr("asyncfeed.engine.operators.call_threads.usable_cores", lambda: 2)
     both = threading.Barrier(2)
 
     def meet(x: int) -> bool:
-        if x < 2:
-            with suppress(threading.BrokenBarrierError):
-                both.wait(10 if parallel else 0.2)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(10 if parallel else 0.2)
         return both.broken
 
-    assert list(af.items(range(2)).map(meet)) == [not parallel] * 2
+    with threads_run_python_at_the_same_time(2, yes=parallel):
+        assert list(af.items(range(2)).map(meet)) == [not parallel] * 2
