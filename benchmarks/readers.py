@@ -19,6 +19,7 @@ from harness import Contender, Made
 from work_async import loops
 
 import asyncfeed as af
+from asyncfeed.reading.uring_reader import SWITCH, refusal
 
 Concurrency = int | str
 OURS, OURS_TF, BARE, BARE_REUSED, SERIAL, BY_HAND = (
@@ -29,6 +30,8 @@ OURS, OURS_TF, BARE, BARE_REUSED, SERIAL, BY_HAND = (
     "np.load + np.stack",
     "aiofiles, 32 in flight",
 )
+NO_RING = f"{OURS}, without io_uring"
+NO_RING_PROCESSES = f'{NO_RING}, on="process"'
 
 
 def shuffled(files: FileSet, items: int) -> list[str]:
@@ -54,9 +57,10 @@ def load_npy(path: str) -> Any:
 # -- ours
 
 
-def pipeline(files: FileSet, items: int, concurrency: Any = "auto") -> af.Pipeline[Any]:
+def pipeline(files: FileSet, items: int, concurrency: Any = "auto", on: Any = "thread") -> af.Pipeline[Any]:
     """Return our pipeline, as a user writes it."""
-    batches = af.files(files.take(items)).shuffle(seed=SEED).load(af.npy, concurrency=concurrency).batch(BATCH)
+    listed = af.files(files.take(items)).shuffle(seed=SEED)
+    batches = listed.load(af.npy, concurrency=concurrency, on=on).batch(BATCH)
     return batches.pad() if files.ragged else batches
 
 
@@ -83,6 +87,29 @@ def ours_switching() -> Iterator[Contender]:
     for seconds in (0.0005, 0.0001):
         name = f"{OURS}, setswitchinterval({seconds:g})"
         yield Contender(name, {"defaults": Switching(pipeline, seconds)})
+
+
+def ours_without_ring() -> Iterator[Contender]:
+    """Yield our pipeline as it reads where io_uring is refused, on threads and in processes."""
+    for name, on in ((NO_RING, "thread"), (NO_RING_PROCESSES, "process")):
+        yield Contender(name, {"defaults": WithoutRing(partial(pipeline, on=on))})
+
+
+class WithoutRing(Made):
+    """A run that reads without io_uring."""
+
+    def __call__(self, work: Any, items: int, consume: Callable[[Any], None]) -> None:
+        """Iterate."""
+        before = os.environ.get(SWITCH)
+        os.environ[SWITCH] = "0"
+        refusal.cache_clear()
+        try:
+            super().__call__(work, items, consume)
+        finally:
+            os.environ.pop(SWITCH)
+            if before is not None:
+                os.environ[SWITCH] = before
+            refusal.cache_clear()
 
 
 class Switching(Made):
