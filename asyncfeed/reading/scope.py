@@ -112,7 +112,7 @@ class KeptReaders:
 
 
 kept = KeptReaders()
-"""The readers of this process. Only the main thread of a worker process keeps any."""
+"""The readers of this process. Only a worker process keeps any."""
 
 
 @contextmanager
