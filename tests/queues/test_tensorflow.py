@@ -89,6 +89,11 @@ class Worker(threading.Thread):
         words = self._file.read_text().split()
         return words[1] if words[0] == FUTEX and int(words[4], 16) == 0 else ""
 
+    def rests(self) -> bool:
+        """Return whether it waits inside its operation, or for another one."""
+        place = self.place()
+        return bool(place) and place in (self.waits, self.idles)
+
     def find(self, done: Callable[[], bool], entered: Callable[[], bool]) -> str:
         """Return the futex that it comes to wait for. All others rest, so it is no lock that they would hold."""
         place, seen = "", 0
@@ -114,10 +119,15 @@ class Desk:
         return self.all[-1]
 
     def rest(self) -> None:
-        """Return when each worker waits inside its operation or for another one: nothing moves any more."""
-        for worker in self.all:
-            while not (place := worker.place()) or place not in (worker.waits, worker.idles):
-                time.sleep(0)
+        """Return when each worker waits inside its operation or for another one: nothing moves any more.
+
+        A worker that was told to go on may wait at the same futex for a lock that another worker still holds. So
+        each worker is looked at again after all others rested.
+        """
+        rounds = 0
+        while rounds < 2:
+            rounds = rounds + 1 if all(worker.rests() for worker in self.all) else 0
+            time.sleep(0)
 
 
 @pytest.fixture(scope="module")
