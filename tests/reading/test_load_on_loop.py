@@ -133,7 +133,7 @@ def test_an_object_that_is_gone_is_named_with_its_number(batch: int | None, tmp_
     with serving() as server:
         _, remote = both("npy", tmp_path, server)
         del server.buckets["bucket"]["013"]
-        samples = remote.load(af.npy)
+        samples = remote.load(af.npy, hedge=None)
         with pytest.raises(FileNotFoundError) as caught:
             list(samples if batch is None else samples.batch(batch))
         assert any("bucket/013 (ordinal 13" in note for note in caught.value.__notes__)
