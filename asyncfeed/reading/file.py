@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import addressof, c_char
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,15 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 """Places in memory, in files or in lists."""
+
+
+def address_of(memory: np.ndarray[Any, Any]) -> int:
+    """Return the address of an array that is not empty and can be written to.
+
+    `memory.ctypes` takes four times as long.
+    """
+    return addressof(c_char.from_buffer(memory.data))
+
 
 GIVEN = "<bytes>"
 """The name in errors for bytes that came from no file."""

@@ -20,7 +20,7 @@ import numpy as np
 from asyncfeed.errors import PipelineError
 from asyncfeed.reading.file import Bytes, File, Numbers
 from asyncfeed.reading.glob import Boundary, Found, alternatives, fixed_part, has_magic, nothing, walk
-from asyncfeed.reading.local import not_a_file
+from asyncfeed.reading.reader import not_a_file
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -28,6 +28,8 @@ Pattern = str | os.PathLike[str]
 ENCODING: Final = sys.getfilesystemencoding()
 ERRORS: Final = sys.getfilesystemencodeerrors()
 """How the system writes paths, also those that are no text: as `os.fsencode` does."""
+UNKNOWN: Final = -1
+"""The size of a file that was not listed with its size."""
 
 
 class FileList(Sequence[File]):
@@ -112,6 +114,12 @@ class FileList(Sequence[File]):
         """Return the sizes of the files at these places."""
         return list(map(self._sizes.__getitem__, places))
 
+    def encoded_paths(self, places: Iterable[int]) -> list[bytes]:
+        """Return the paths of the files at these places, as the system writes them."""
+        bounds = self._bounds
+        with memoryview(self._paths) as paths:
+            return [paths[bounds[at] : bounds[at + 1] - 1].tobytes() for at in places]
+
     def views(self) -> tuple[Bytes, Numbers, Numbers]:
         """Return all paths, each with a zero byte at its end, where each begins, and the sizes. Nothing is copied.
 
@@ -192,6 +200,10 @@ class FileSpan(Sequence[File]):
     def sizes(self) -> list[int]:
         """Return the sizes of the files."""
         return self.files.sizes_at(self.numbers)
+
+    def encoded_paths(self) -> list[bytes]:
+        """Return the paths of the files, as the system writes them."""
+        return self.files.encoded_paths(self.numbers)
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -14,13 +14,19 @@ must be written. The other methods use these two, and may be overridden for spee
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 from collections.abc import AsyncGenerator, Sequence
+from enum import Enum
+from stat import S_ISDIR
 from typing import BinaryIO, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
+
 from asyncfeed.attempts.retry import Policy, Wanted
-from asyncfeed.errors import Corrupt
-from asyncfeed.reading.file import Bytes, File, Numbers
+from asyncfeed.errors import Corrupt, StoreError
+from asyncfeed.reading.file import Bytes, File, Numbers, address_of
 from asyncfeed.stats import SlowPaths
 
 T = TypeVar("T")
@@ -67,17 +73,37 @@ class Rows(NamedTuple):
     starts: Numbers
     sizes: Numbers
 
+    def addresses(self) -> Numbers:
+        """Return the address of the memory of each file."""
+        return self.starts + address_of(self.memory) if len(self.memory) else self.starts
+
     def parts(self) -> list[memoryview]:
         """Return the memory of each file."""
         memory, ends = self.memory.data, (self.starts + self.sizes).tolist()
         return [memory[start:end] for start, end in zip(self.starts.tolist(), ends, strict=True)]
 
 
+def joined_sizes(rows: Sequence[Rows]) -> Numbers:
+    """Return the sizes of all rows."""
+    return rows[0].sizes if len(rows) == 1 else np.concatenate([each.sizes for each in rows])
+
+
+class Waits(Enum):
+    """What a call that read files waited for, beside the GIL."""
+
+    UNKNOWN = "unknown"
+    """Only the clock can tell. A thread that waited for the GIL looks like one that waited for a disk."""
+    NONE = "none"
+    """Nothing: no other thread would have read these files sooner."""
+    TOGETHER = "together"
+    """The disk, for all files at the same time."""
+
+
 class Reader:
     """Reads the files of one store. Its methods block, so they are called on threads, several at the same time."""
 
-    waits_together = False
-    """Whether the last call of `read_rows` waited for all files at the same time."""
+    waits = Waits.UNKNOWN
+    """What the last call of `read_rows` waited for."""
 
     def follow(self, wanted: Wanted, again: SlowPaths) -> None:
         """Note how `load` wants files to be read. This is called before all other methods.
@@ -235,6 +261,13 @@ def fill(file: File, outcome: Bytes | memoryview | Exception, into: Buffers) -> 
         buffer[:] = data[start : start + len(buffer)]
         start += len(buffer)
     return None
+
+
+def not_a_file(path: str, mode: int) -> OSError:
+    """Return the error for a path that exists and is no regular file."""
+    if S_ISDIR(mode):
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    return StoreError(f"{path} is not a regular file but a pipe, a socket or a device, which cannot be read whole")
 
 
 def wrong_size(file: File, found: int, expected: int) -> Corrupt:

@@ -1,10 +1,10 @@
 """A ring of Linux' io_uring: many small files are opened, read and closed with one system call, without the GIL.
 
-For each file a chain of three requests is written into the ring, which is memory shared with the kernel: open the
-file into a slot of the ring, read it, close the slot. The read asks for one byte more than the file should have,
-so its result tells whether the file ends where it should. Then one system call submits all chains and waits for
-them. ctypes releases the GIL during that call. numpy writes the requests of all files together, so there is no
-Python for each file.
+For each file a chain of two requests is written into the ring, which is memory shared with the kernel: open the
+file into a slot of the ring, and read it. The read asks for one byte more than the file should have, so its result
+tells whether the file ends where it should. Then one system call submits all chains and waits for them, and a
+second one closes all slots. ctypes releases the GIL during these calls. numpy writes the requests of all files
+together, so there is no Python for each file.
 
 Invariants:
 
@@ -34,7 +34,7 @@ from asyncfeed.reading.file import Numbers
 
 FILES: Final = 512
 """Largest number of files that are read with one system call. Each has a slot, which counts as an open file."""
-_PER_FILE: Final = 3
+_PER_FILE: Final = 2
 SETUP: Final = 425
 ENTER: Final = 426
 _REGISTER: Final = 427
@@ -42,16 +42,15 @@ _GETEVENTS: Final = 1
 _SUBMIT_ALL: Final = 1 << 7
 _SINGLE_ISSUER: Final = 1 << 12
 _DEFER_TASKRUN: Final = 1 << 13
+_UPDATE: Final = 6
 _FILES2: Final = 13
 _WORKERS: Final = 19
 _SPARSE: Final = 1
 _SQES_AT: Final = 0x10000000
 _READV: Final = 1
 _OPENAT: Final = 18
-_CLOSE: Final = 19
 _FIXED_FILE: Final = 1
 _LINK: Final = 1 << 2
-_HARDLINK: Final = 1 << 3
 _HERE: Final = -100
 """AT_FDCWD: paths are relative to the working directory."""
 _OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
@@ -127,15 +126,16 @@ class Memory:
         self.iovecs["base"][:, 2], self.iovecs["len"][:, 2] = self._extra.ctypes.data, 1
         chains = np.frombuffer(requests, _SQE, _PER_FILE * files)
         chains["request"] = self.numbers
-        self.opens, self.reads, closes = (chains[each::_PER_FILE] for each in range(_PER_FILE))
+        self.opens, self.reads = (chains[each::_PER_FILE] for each in range(_PER_FILE))
         slots = self.numbers[:files]
         self.opens["opcode"], self.opens["flags"], self.opens["fd"] = _OPENAT, _LINK, _HERE
         self.opens["open_flags"], self.opens["slot"] = _OPEN_FLAGS, slots + 1
-        # A hard link, because a read that is shorter than asked for, as it always is, ends other chains.
-        self.reads["opcode"], self.reads["flags"], self.reads["fd"] = _READV, _FIXED_FILE | _HARDLINK, slots
+        self.reads["opcode"], self.reads["flags"], self.reads["fd"] = _READV, _FIXED_FILE, slots
         self.reads["addr"] = self.iovecs.ctypes.data + 3 * _IOVEC.itemsize * slots.astype("u8")
         self.reads["len"] = 3
-        closes["opcode"], closes["slot"] = _CLOSE, slots + 1
+        self._none = np.full(files, -1, np.int32)
+        self.closing = np.array([0, self._none.ctypes.data], "<u8")
+        """What the kernel is told to close slots: from the first one on, each gets the descriptor -1."""
 
     def close(self) -> None:
         """Give it back."""
@@ -199,15 +199,22 @@ class Ring:
         iovecs["base"][:, 1], iovecs["len"][:, 1] = wanted.bodies, wanted.sizes
         served = self._serve(memory, _PER_FILE * count)
         self._held = None
+        if not self.broken:
+            self._close_slots(memory, count)
         if all((each[:, _EXPECTED] == each[:, _RESULT]).all() for each in served):
             return None
         results = np.empty(_PER_FILE * count, np.int32)
         for each in served:
             results[each[:, _REQUEST]] = each[:, _RESULT]
-        opened, got, closed = results.reshape(count, _PER_FILE).T
-        if ((closed < 0) & (opened >= 0)).any():  # its slot is not free
-            self.broken = True
+        opened, got = results.reshape(count, _PER_FILE).T
         return np.where(opened < 0, opened, got)
+
+    def _close_slots(self, memory: Memory, count: int) -> None:
+        """Close the files in the first `count` slots. A slot without a file stays as it is."""
+        self.broken = True
+        with suppress(OSError):  # the files were read, but this ring has no free slots: `close` closes them
+            self._register(_UPDATE, memory.closing, count)
+            self.broken = False
 
     def _serve(self, memory: Memory, count: int) -> list[np.ndarray[Any, np.dtype[np.int32]]]:
         """Have the kernel serve the first `count` requests. Return what became of each, in any order."""

@@ -17,23 +17,17 @@ from functools import cache
 
 import numpy as np
 
-from asyncfeed.reading.file import Bytes, File, Numbers
-from asyncfeed.reading.listing import ENCODING, ERRORS, FileSpan
-from asyncfeed.reading.local import LocalReader
-from asyncfeed.reading.opener import FLAGS
-from asyncfeed.reading.reader import Rows
+from asyncfeed.reading.file import Bytes, File, Numbers, address_of
+from asyncfeed.reading.listing import ENCODING, ERRORS, UNKNOWN, FileSpan
+from asyncfeed.reading.local import SMALL_BYTES, LocalReader
+from asyncfeed.reading.reader import Rows, Waits, joined_sizes
 from asyncfeed.reading.ring import FILES, Ring, Wanted
+from asyncfeed.reading.sampled import blocks_read, waited_for
 
 log = logging.getLogger("asyncfeed")
 
 SWITCH = "ASYNCFEED_IO_URING"
 """The environment variable that turns the ring off, with the value 0."""
-LARGEST = 1 << 16
-"""Bytes of a file up to which the ring is faster than calls of a thread. A larger one takes longer to copy."""
-UNKNOWN = -1
-"""The size of a file that was not listed with its size."""
-SAMPLED = 64
-"""One file in this number is looked at, for the time of its last change and its disk."""
 
 
 class UringReader(LocalReader):
@@ -51,61 +45,39 @@ class UringReader(LocalReader):
         self._on_main_thread = on_main_thread
         self._of_thread = threading.local()
         self._rings: list[Ring] = []
-        self._disks: dict[int, bool] = {}
-        """Whether the ring reads the files of a disk without handing them to other threads."""
 
     def read_rows(self, files: Sequence[File], heads: Bytes, rows: Sequence[Rows]) -> dict[int, Exception]:
         """Read whole files into the rows of arrays."""
-        sizes = rows[0].sizes if len(rows) == 1 else np.concatenate([each.sizes for each in rows])
-        totals = sizes + heads.shape[1]
-        ring = self._ring() if totals.min() > 0 and totals.max() <= LARGEST else None
-        if ring is None:
-            self.waits_together = False
+        sizes = joined_sizes(rows)
+        head = heads.shape[1]
+        ring = self._ring() if sizes.min() + head > 0 and sizes.max() + head <= SMALL_BYTES else None
+        if ring is None or not self._sampled.sound(files):
             return super().read_rows(files, heads, rows)
-        bodies = np.concatenate([each.starts + each.memory.ctypes.data for each in rows])
+        before = blocks_read()
+        bodies = np.concatenate([each.addresses() for each in rows])
+        tops = address_of(heads) + np.arange(len(files)) * head if head else bodies
         again = []
         for start in range(0, len(files), ring.files):
             part = slice(start, start + ring.files)
-            places = self._read(ring, files[part], heads[part], bodies[part], sizes[part], rows)
+            paths, starts, listed = _listed(files[part] if len(files) > ring.files else files)
+            wanted = Wanted(address_of(paths) + starts, tops[part], head, bodies[part], sizes[part])
+            places = self._read(ring, wanted, listed, (paths, heads, rows))
             again += [start + place for place in places]
-        self.waits_together = len(again) < len(files)
+        waited = waited_for(before, sizes.sum() + head * len(files))
+        self.waits = Waits.TOGETHER if waited else Waits.NONE
         return self._read_again(files, heads, rows, again) if again else {}
 
-    def _read_again(
-        self, files: Sequence[File], heads: Bytes, rows: Sequence[Rows], again: list[int]
-    ) -> dict[int, Exception]:
-        """Read some of the files without the ring."""
-        parts = [part for each in rows for part in each.parts()]
-        outcomes = self.read_into([files[at] for at in again], [(heads[at].data, parts[at]) for at in again])
-        return {at: error for at, error in zip(again, outcomes, strict=True) if error is not None}
-
-    def _read(
-        self, ring: Ring, files: Sequence[File], heads: Bytes, bodies: Numbers, sizes: Numbers, held: object
-    ) -> list[int]:
+    def _read(self, ring: Ring, wanted: Wanted, listed: Numbers, held: object) -> list[int]:
         """Read files with the ring. Return the places of those that were not read."""
-        count, head = heads.shape
-        block, starts, listed = _listed(files)
-        if len(starts) != count or not all(map(self._is_as_listed, files[::SAMPLED])):
+        count = len(wanted.sizes)
+        if len(wanted.paths) != count:
             return list(range(count))
-        tops = heads.ctypes.data + np.arange(count) * head
-        found = ring.read(Wanted(block.ctypes.data + starts, tops, head, bodies, sizes), (block, heads, held))
-        wrong = (listed != sizes + head) & (listed != UNKNOWN)
+        totals = wanted.sizes + wanted.head
+        found = ring.read(wanted, held)
+        wrong = (listed != totals) & (listed != UNKNOWN)
         if found is not None:
-            wrong |= found != sizes + head
+            wrong |= found != totals
         return np.flatnonzero(wrong).tolist() if wrong.any() else []
-
-    def _is_as_listed(self, file: File) -> bool:
-        """Return whether a file did not change since it was listed, and is on a disk that the ring reads well."""
-        try:
-            status = os.stat(file.path)  # noqa: PTH116 - a Path object per file costs more than the call
-        except (OSError, ValueError):
-            return False
-        if file.version not in (None, status.st_mtime_ns):
-            return False
-        fits = self._disks.get(status.st_dev)
-        if fits is None:
-            fits = self._disks[status.st_dev] = _reads_at_once(file.path)
-        return fits
 
     def _ring(self) -> Ring | None:
         """Return the ring of this thread; None if it is to do without one."""
@@ -141,7 +113,8 @@ def _listed(files: Sequence[File]) -> tuple[Bytes, Numbers, Numbers]:
         block, bounds, sizes = files.files.views()
         numbers = np.asarray(files.numbers)
         return block, bounds[numbers], sizes[numbers]
-    block = np.frombuffer("\0".join([*(each.path for each in files), ""]).encode(ENCODING, ERRORS), np.uint8)
+    text = "\0".join([*(each.path for each in files), ""])
+    block = np.frombuffer(bytearray(text.encode(ENCODING, ERRORS)), np.uint8)
     starts = np.concatenate([[0], np.flatnonzero(block == 0)[:-1] + 1])  # one more if a path has a zero byte
     return block, starts, np.array([UNKNOWN if each.size is None else each.size for each in files])
 
@@ -152,26 +125,6 @@ def _most_files() -> int:
 
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return FILES if most < 0 else max(1, min(FILES, most // 2))
-
-
-def _reads_at_once(path: str) -> bool:
-    """Return whether reads of a file on this disk that need not wait are served at once.
-
-    tmpfs, overlayfs and network disks are not asked without waiting. The ring would hand each of their reads to a
-    thread of the kernel, and be slower than a thread of our own.
-    """
-    fd = -1
-    try:
-        fd = os.open(path, FLAGS)
-        os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
-    except BlockingIOError:  # it would have waited for the disk
-        return True
-    except (OSError, AttributeError):
-        return False
-    finally:
-        if fd >= 0:
-            os.close(fd)
-    return True
 
 
 @cache

@@ -22,7 +22,7 @@ from asyncfeed.axes import Axes, Unknown
 from asyncfeed.formats.base import Decoder
 from asyncfeed.reading.file import File
 from asyncfeed.reading.listing import FileList, FileSpan
-from asyncfeed.reading.reader import Reader
+from asyncfeed.reading.reader import Reader, Waits
 from asyncfeed.reading.scope import reader_of
 from asyncfeed.stacking.collate import Where, collate, stack, transpose
 from asyncfeed.stacking.pool import Pool, shared_pool
@@ -67,7 +67,7 @@ class LoadBatch(Node):
         work = Work(
             read,
             self.load.on,
-            waits_together=read.waits_together if here else None,
+            waits=read.waits if here else None,
             many=read.many if here and self.batch.padding is None and self.load.decoder.probes else None,
             placed=True,
             concurrency=each.concurrency,
@@ -152,7 +152,7 @@ class ReadBatch:
     _rows: dict[int, Rows] = field(default_factory=dict)
     """The reader of the files of each column, by the number of the column."""
     _pool: Pool = field(default_factory=shared_pool)
-    _waits_together: bool = False
+    _waits: Waits = Waits.UNKNOWN
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle it for another process, which has memory of its own."""
@@ -194,12 +194,12 @@ class ReadBatch:
         assert isinstance(rows, HeadedRows)
         with _reader_of(groups[0][0], self.wanted) as reader:
             batches = rows.read_many(reader, groups)
-            self._waits_together = reader.waits_together
+            self._waits = reader.waits
             return list(batches)
 
-    def waits_together(self) -> bool:
-        """Return whether the last files that were read were waited for together."""
-        return self._waits_together
+    def waits(self) -> Waits:
+        """Return what the last call waited for."""
+        return self._waits
 
     def _assemble(self, columns: Sequence[Sequence[Any]], spec: Spec, place: Place) -> Tree:
         batch: list[Any] = []
@@ -218,9 +218,9 @@ class ReadBatch:
                     rows = self._rows_of(number)
                     if pad is None:
                         array = rows.read(reader, column)
-                        self._waits_together = reader.waits_together
                     else:
                         array, true = rows.read_ragged(reader, column, pad, value, where)
+                    self._waits = reader.waits
             batch.append(array)
             lengths.append(true)
         tree = unflatten(spec, batch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from asyncfeed.errors import Corrupt, Unavailable
 from asyncfeed.formats.base import Decoder, Header, Layout
-from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.file import Bytes, File, Numbers
 from asyncfeed.reading.listing import FileSpan
 from asyncfeed.reading.reader import Reader, Rows, value
 from asyncfeed.stacking.collate import Where
@@ -96,9 +97,15 @@ def _joined(groups: Sequence[Sequence[File]]) -> Sequence[File]:
     return groups[0] if len(groups) == 1 else [file for group in groups for file in group]
 
 
+@lru_cache(maxsize=64)
+def _equal_rows(count: int, size: int) -> tuple[Numbers, Numbers]:
+    """Return where rows of `size` bytes begin, and their sizes. Most batches of a run have as many rows."""
+    return np.arange(count) * size, np.full(count, size)
+
+
 def _rows(array: NDArray[Any], count: int, size: int) -> Rows:
     """Return the rows of an array, of `size` bytes each."""
-    return Rows(_bytes(array), np.arange(count) * size, np.full(count, size))
+    return Rows(_bytes(array), *_equal_rows(count, size))
 
 
 def _read_headed(reader: Reader, files: Sequence[File], head: bytes, rows: Sequence[Rows], places: range) -> None:

@@ -11,6 +11,7 @@ from asyncfeed.attempts.skip import OnError, Skip
 from asyncfeed.epoch_end import EpochEnd
 from asyncfeed.errors import Failure
 from asyncfeed.position import Position, Positions
+from asyncfeed.reading.reader import Waits
 from asyncfeed.stats import SlowPaths
 
 Concurrency = int | Literal["auto"]
@@ -251,9 +252,9 @@ class Work:
     many: Callable[[list[Any]], Sequence[Any]] | None = None
     """For kind "thread": returns the results of many items, faster than one call for each. If it raises, the
     function is called for each of these items."""
-    waits_together: Callable[[], bool] | None = None
-    """For kind "thread": returns whether the last call of `many` waited for all its items at the same time. Then a
-    group is as large as its work allows, however long it waits. None if it never does."""
+    waits: Callable[[], Waits] | None = None
+    """For kind "thread": returns what the last call waited for. If it waited for all items of a group at the same
+    time, a group is as large as its work allows, however long it waits. None if only the clock can tell."""
     placed: bool = False
     """Whether the function takes the item's `Place` as a second argument."""
     concurrency: Concurrency = "auto"

@@ -27,6 +27,7 @@ from asyncfeed.engine.provenance import ItemPlace
 from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.machine import usable_cores
+from asyncfeed.reading.reader import Waits
 from asyncfeed.stages.steps import Work
 from asyncfeed.trees import SMALL_KINDS, size_of
 
@@ -39,7 +40,7 @@ class ThreadDispatch:
         self.limiter = CapacityLimiter()
         self._fn = work.fn
         self._parts = None if work.many is None else Parts(work.many, work.fn)
-        self._waits_together = work.waits_together
+        self._waits = work.waits
         self._filters = work.shape == "filter"
         self._skips_failures = work.skip is not None
         self._name = name
@@ -88,18 +89,20 @@ class ThreadDispatch:
         limiter = self.limiter
         others = min(limiter.busy, limiter.width - 1)
         outcomes, wall, cpu = await self._threads.run(self._name, self._timed, items, places, limiter=limiter)
+        waits = Waits.UNKNOWN if self._waits is None else self._waits()
         # Threads that compete for the GIL wait for each other. This time says nothing about the item.
-        took = max(cpu, wall - others * cpu)
+        took = cpu if waits is Waits.NONE else max(cpu, wall - others * cpu)
         ratio = took / max(cpu, 1e-6)
         if self._wait_ratio is None:
             self._wait_ratio = ratio
         elif ratio > self._wait_ratio or others < self._cores:
             # With many threads a lower ratio is not believed: it may be due to waits for the GIL.
             self._wait_ratio += 0.25 * (ratio - self._wait_ratio)
-        together = self._waits_together is not None and self._waits_together()
+        together = waits is Waits.TOGETHER
         self._learn(
             (cpu if together else took) / max(1, len(outcomes)),
             max(cpu, took / WAITED_FACTOR) / max(1, len(outcomes)),
+            surely_slow=together,
         )
         return outcomes
 
@@ -150,11 +153,14 @@ class ThreadDispatch:
             self._parts.learn(heavy=room < 0)
         return outcomes
 
-    def _learn(self, seconds: float, work: float) -> None:
-        """Learn from a group in which an item took `seconds`. Another thread may save `work` seconds of them."""
+    def _learn(self, seconds: float, work: float, *, surely_slow: bool) -> None:
+        """Learn from a group in which an item took `seconds`. Another thread may save `work` seconds of them.
+
+        A group that waits for the disk is slow however little it works: the disk serves several groups at a time.
+        """
+        is_slow = surely_slow or work > self._slow_seconds
         # One slow group may be the machine's fault, unless it is much slower than the bound.
-        is_slow = work > self._slow_seconds
-        if is_slow is self._last_was_slow or work > SURE_FACTOR * self._slow_seconds:
+        if is_slow is self._last_was_slow or surely_slow or work > SURE_FACTOR * self._slow_seconds:
             self.slow = is_slow
         self._last_was_slow = is_slow
         self._size_factor = GROUP_SHARED_FACTOR if self.slow and (self._wait_ratio or 1) < WAITED_FACTOR else 1

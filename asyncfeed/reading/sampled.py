@@ -1,0 +1,78 @@
+"""What a few files of a call tell about the others: whether they are as listed, and how their disk is read.
+
+Looking at a file takes as long as reading a small one. So of small files that are read together, the first one and
+every 64th are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from asyncfeed.reading.file import File
+from asyncfeed.reading.opener import FLAGS
+
+SAMPLED = 64
+"""One file in this number is looked at. With a smaller number each read takes longer. With a larger one, a file
+that was written to since it was listed, with as many bytes as before, is found later or not at all."""
+
+
+class Sampled:
+    """Looks at some of the files that are read together. Any number of threads may call it."""
+
+    def __init__(self) -> None:
+        self._plain: dict[int, bool] = {}
+        """Whether a disk is plain, by its number."""
+
+    def sound(self, files: Sequence[File]) -> bool:
+        """Return whether the files looked at are as listed, and on plain disks.
+
+        A disk is plain if a read that need not wait is served at once, and if the system counts the blocks that a
+        thread has read from it. tmpfs, overlayfs and network disks are not plain.
+        """
+        return all(map(self._is_sound, files[::SAMPLED]))
+
+    def _is_sound(self, file: File) -> bool:
+        try:
+            status = os.stat(file.path)  # noqa: PTH116 - a Path object per file costs more than the call
+        except (OSError, ValueError):
+            return False
+        if file.version not in (None, status.st_mtime_ns):
+            return False
+        plain = self._plain.get(status.st_dev)
+        if plain is None:
+            plain = self._plain[status.st_dev] = sys.platform == "linux" and _reads_at_once(file.path)
+        return plain
+
+
+def blocks_read() -> int:
+    """Return how many blocks of 512 bytes this thread has read from plain disks since it began.
+
+    A page that was in the page cache is not counted. Reading the clock instead would not do: a thread that waits
+    for the GIL looks like one that waits for the disk.
+    """
+    import resource  # noqa: PLC0415 - not on every system
+
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
+
+
+def waited_for(before: int, nbytes: int) -> bool:
+    """Return whether at least half of `nbytes` came from a disk since `blocks_read` returned `before`."""
+    return 2 * 512 * (blocks_read() - before) >= nbytes > 0
+
+
+def _reads_at_once(path: str) -> bool:
+    """Return whether reads of a file on this disk that need not wait are served at once."""
+    fd = -1
+    try:
+        fd = os.open(path, FLAGS)
+        os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except BlockingIOError:  # it would have waited for the disk
+        return True
+    except (OSError, AttributeError):
+        return False
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return True
