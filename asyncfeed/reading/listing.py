@@ -39,7 +39,7 @@ class FileList(Sequence[File]):
     File('b.npy', 20 bytes)
     """
 
-    __slots__ = ("_bounds", "_mtimes", "_paths", "_sizes")
+    __slots__ = ("_bounds", "_equal_size", "_mtimes", "_paths", "_sizes")
 
     def __init__(self, paths: Iterable[str], sizes: Iterable[int], mtimes: Iterable[int]) -> None:
         self._paths = bytearray()
@@ -48,6 +48,8 @@ class FileList(Sequence[File]):
         """Where each path begins, and where the last one ends, with its zero byte."""
         self._sizes = array("q", sizes)
         self._mtimes = array("q", mtimes)
+        self._equal_size: tuple[int, int | None] = (0, None)
+        """The size that all files have, None if they differ. And for how many files that was found."""
         for path in paths:
             self._add(path)
         if not len(self) == len(self._sizes) == len(self._mtimes):
@@ -109,6 +111,16 @@ class FileList(Sequence[File]):
         part._sizes = array("q", self.sizes_at(places))
         part._mtimes = array("q", map(self._mtimes.__getitem__, places))
         return part
+
+    @property
+    def equal_size(self) -> int | None:
+        """The size that all files have; None if they differ."""
+        count, size = self._equal_size
+        if count != len(self):
+            sizes = np.frombuffer(self._sizes, np.int64)
+            size = int(sizes[0]) if (sizes == sizes[0]).all() else None
+            self._equal_size = len(self), size
+        return size
 
     def sizes_at(self, places: Iterable[int]) -> list[int]:
         """Return the sizes of the files at these places."""
@@ -199,7 +211,8 @@ class FileSpan(Sequence[File]):
 
     def sizes(self) -> list[int]:
         """Return the sizes of the files."""
-        return self.files.sizes_at(self.numbers)
+        size = self.files.equal_size
+        return self.files.sizes_at(self.numbers) if size is None else [size] * len(self.numbers)
 
     def encoded_paths(self) -> list[bytes]:
         """Return the paths of the files, as the system writes them."""

@@ -117,10 +117,12 @@ class Cost:
     def __call__(self, samples: Sequence[Tree]) -> int | None:
         """Return the number of bytes; None if the size of a sample is not known."""
         assert self.each is not None
-        known = samples.sizes() if isinstance(samples, FileSpan) else map(self.each, samples)
-        costs = [cost for cost in known if cost is not None]
-        if len(costs) < len(samples):
-            return None
+        if isinstance(samples, FileSpan):
+            costs = samples.sizes()
+        else:
+            costs = [cost for cost in map(self.each, samples) if cost is not None]
+            if len(costs) < len(samples):
+                return None
         return sum(costs) if self.padding is None else len(costs) * max(costs)
 
 
