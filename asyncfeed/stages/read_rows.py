@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -116,15 +116,51 @@ def _read_headed(reader: Reader, files: Sequence[File], head: bytes, rows: Seque
         raise LayoutMismatch(DIFFERS)
 
 
+def _are_sized(files: Sequence[File]) -> bool:
+    """Return whether the size of each file is known."""
+    return isinstance(files, FileSpan) or all(file.size is not None for file in files)
+
+
+def _sizes(files: Sequence[File]) -> Numbers:
+    """Return the sizes of files."""
+    return np.array(files.sizes() if isinstance(files, FileSpan) else [file.size for file in files], np.int64)
+
+
+class _Ragged(NamedTuple):
+    """What the arrays of a ragged column have in common."""
+
+    tail: tuple[int, ...]
+    """The shape without its first axis."""
+    dtype: np.dtype[Any]
+    offset: int
+    """Number of bytes before the array."""
+
+
+class Lengths:
+    """Headers of a ragged column that were parsed: they differ only in the length of the first axis."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[bytes, int] = {}
+        """The length that each header tells."""
+        self.heads: dict[int, bytes] = {}
+        """The last header of each length. Most files of one length have the same header."""
+
+    def add(self, head: bytes, length: int) -> None:
+        """Remember a header."""
+        if len(self.lengths) < REMEMBERED:
+            self.lengths[head] = length
+            self.heads[length] = head
+
+
 class HeadedRows:
     """Reads files that hold a header, or none, and one array. Any number of threads may call it."""
 
     def __init__(self, decoder: Decoder[Any], pool: Pool) -> None:
         self._decoder = decoder
         self._pool = pool
-        self._known: tuple[Header, bytes, dict[bytes, int]] | None = None
+        self._known: tuple[Header, bytes, Lengths] | None = None
         """The header of the last batch, and its bytes, because most files of a column have the same header. Also
-        the lengths in other headers, by the bytes of these headers, which differ only in the length."""
+        other headers, which differ only in the length."""
 
     def read(self, reader: Reader, files: Sequence[File]) -> NDArray[Any]:
         """Read files of one shape into the rows of one array."""
@@ -160,36 +196,47 @@ class HeadedRows:
             raise LayoutMismatch("a sample without axes cannot be padded")
         tail, dtype, offset = header.shape[1:], header.dtype, header.offset
         unit = prod(tail) * dtype.itemsize
-        if not unit or any(file.size is None for file in files):
+        if not unit or not _are_sized(files):
             raise LayoutMismatch("files without data, or of unknown size")
-        lengths = [((file.size or 0) - offset) // unit for file in files]
-        shape = fitting(pad.shape_for, [(length, *tail) for length in lengths], where)
+        lengths = (_sizes(files) - offset) // unit
+        if lengths.min() < 0:
+            raise LayoutMismatch("a file is shorter than a header")
+        shape = fitting(pad.shape_for, [(int(lengths.max()), *tail)], where)
         if shape[1:] != tail:
             raise LayoutMismatch("pad changes more than the first axis")
         fill = fitting(fill_value, value, dtype, where)
         out = self._pool.empty((len(files), *shape), dtype)
         body = _bytes(out)
-        starts = np.arange(len(files)) * (shape[0] * unit)
-        sizes = np.array(lengths) * unit
+        starts, _ = _equal_rows(len(files), shape[0] * unit)
+        sizes = lengths * unit
+        expected = _Ragged(tail, dtype, offset)
         for some in _groups(len(files), offset):
             part = slice(some.start, some.stop)
             heads = np.empty((len(some), offset), np.uint8)
-            inside = lengths[part]
             _check(reader.read_rows(files[part], heads, [Rows(body, starts[part], sizes[part])]), some)
-            for place, head, length in zip(some, heads, inside, strict=True):
-                text = head.tobytes()
-                if known.get(text) != length:
-                    said = self._decoder.probe(np.frombuffer(text, np.uint8), files[place])
-                    if said[:4] != ((length, *tail), dtype, False, offset):
-                        raise LayoutMismatch(DIFFERS)
-                    if len(known) < REMEMBERED:
-                        known[text] = length
-                if length < shape[0]:
-                    out[place, length:] = fill
-        return out, np.array(lengths, np.int64)
+            self._check_heads(known, heads, files[part], lengths[part].tolist(), expected)
+        for place in np.flatnonzero(lengths < shape[0]).tolist():
+            out[place, lengths[place] :] = fill
+        return out, lengths
 
-    def _first(self, reader: Reader, file: File) -> tuple[Header, bytes, dict[bytes, int]]:
-        """Return the header that the files should have, its bytes, and the lengths in other known headers."""
+    def _check_heads(
+        self, known: Lengths, heads: Bytes, files: Sequence[File], lengths: list[int], expected: _Ragged
+    ) -> None:
+        """Raise unless each header says that its file holds as many rows as `lengths` says, as expected."""
+        found = heads.tobytes()
+        if found == b"".join([known.heads.get(length, b"") for length in lengths]):
+            return
+        offset = expected.offset
+        for place, length in enumerate(lengths):
+            text = found[place * offset : (place + 1) * offset]
+            if known.lengths.get(text) != length:
+                said = self._decoder.probe(np.frombuffer(text, np.uint8), files[place])
+                if said[:4] != ((length, *expected.tail), expected.dtype, False, offset):
+                    raise LayoutMismatch(DIFFERS)
+                known.add(text, length)
+
+    def _first(self, reader: Reader, file: File) -> tuple[Header, bytes, Lengths]:
+        """Return the header that the files should have, its bytes, and other known headers."""
         known = self._known
         if known is not None:
             return known
@@ -200,7 +247,7 @@ class HeadedRows:
             raise LayoutMismatch("a file is not as long as its header says")
         if header.fortran_order and len(header.shape) > 1:
             raise LayoutMismatch("an array is in Fortran order")
-        self._known = known = header, buffer[: header.offset].tobytes(), {}
+        self._known = known = header, buffer[: header.offset].tobytes(), Lengths()
         return known
 
 
