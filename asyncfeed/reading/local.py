@@ -119,7 +119,7 @@ class LocalReader(Reader):
         else:
             again = _read_small(files, heads, rows)
             failed = self._read_again(files, heads, rows, again) if again else {}
-        opener.waits = HINTS and waited_for(before, sizes.sum() + head * len(files))
+        opener.waits = HINTS and waited_for(before, int(sizes.sum()) + head * len(files))
         if not opener.waits:
             self.waits = Waits.NONE
         return failed

@@ -63,7 +63,7 @@ class UringReader(LocalReader):
             wanted = Wanted(address_of(paths) + starts, tops[part], head, bodies[part], sizes[part])
             places = self._read(ring, wanted, listed, (paths, heads, rows))
             again += [start + place for place in places]
-        waited = waited_for(before, sizes.sum() + head * len(files))
+        waited = waited_for(before, int(sizes.sum()) + head * len(files))
         self.waits = Waits.TOGETHER if waited else Waits.NONE
         return self._read_again(files, heads, rows, again) if again else {}
 

@@ -68,7 +68,7 @@ class LoadBatch(Node):
             read,
             self.load.on,
             waits=read.waits if here else None,
-            many=read.many if here and self.batch.padding is None and self.load.decoder.probes else None,
+            many=read.many if here and self.load.decoder.probes else None,
             placed=True,
             concurrency=each.concurrency,
             cost=Cost(each.cost, self.batch.padding),
@@ -194,10 +194,17 @@ class ReadBatch:
                 raise LayoutMismatch("the files are in several stores")
         rows = self._rows_of(0)
         assert isinstance(rows, HeadedRows)
+        pad = self.padding
         with _reader_of(groups[0][0], self.wanted) as reader:
-            batches = rows.read_many(reader, groups)
+            if pad is None:
+                batches: list[Tree] = list(rows.read_many(reader, groups))
+            else:
+                spec = leaf_spec()
+                (value,) = fitting(values_of, "pad", pad.value, spec)
+                ragged = rows.read_ragged(reader, groups, pad, value, Where(spec, 0, str))
+                batches = list(ragged) if pad.lengths else [array for array, _ in ragged]
             self._waits = reader.waits
-            return list(batches)
+            return batches
 
     def waits(self) -> Waits:
         """Return what the last call waited for."""
@@ -221,7 +228,7 @@ class ReadBatch:
                     if pad is None:
                         array = rows.read(reader, column)
                     else:
-                        array, true = rows.read_ragged(reader, column, pad, value, where)
+                        ((array, true),) = rows.read_ragged(reader, [column], pad, value, where)
                     self._waits = reader.waits
             batch.append(array)
             lengths.append(true)

@@ -7,7 +7,7 @@ be loaded file by file.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
@@ -103,6 +103,26 @@ def _equal_rows(count: int, size: int) -> tuple[Numbers, Numbers]:
     return np.arange(count) * size, np.full(count, size)
 
 
+def _calls(
+    groups: Sequence[Sequence[File]], rows: Sequence[Rows], aside: int
+) -> Iterator[tuple[Sequence[File], Sequence[Rows], range]]:
+    """Yield the files that are read with one call, with their rows, and their places among all files.
+
+    That is all of them, unless `aside` bytes outside of the arrays of each file are too many.
+    """
+    joined = _joined(groups)
+    if len(joined) * aside <= SCRATCH:
+        yield joined, rows, range(len(joined))
+        return
+    before = 0
+    for group, each in zip(groups, rows, strict=True):
+        for some in _groups(len(group), aside):
+            part = slice(some.start, some.stop)
+            part_of_rows = Rows(each.memory, each.starts[part], each.sizes[part])
+            yield group[part], [part_of_rows], range(before + some.start, before + some.stop)
+        before += len(group)
+
+
 def _rows(array: NDArray[Any], count: int, size: int) -> Rows:
     """Return the rows of an array, of `size` bytes each."""
     return Rows(_bytes(array), *_equal_rows(count, size))
@@ -170,54 +190,52 @@ class HeadedRows:
         """Read groups of files, all of one shape, each group into the rows of one array."""
         header, head, _ = self._first(reader, groups[0][0])
         made = [self._pool.empty((len(files), *header.shape), header.dtype) for files in groups]
+        rows = [_rows(out, len(out), header.nbytes) for out in made]
         try:
-            files = _joined(groups)
-            rows = [_rows(out, len(out), header.nbytes) for out in made]
-            most = max(1, SCRATCH // max(1, len(head)))
-            if len(files) <= most:
-                _read_headed(reader, files, head, rows, range(len(files)))
-            else:  # a group with a large header, or of many files
-                for group, each in zip(groups, rows, strict=True):
-                    for some in _groups(len(group), len(head)):
-                        part = slice(some.start, some.stop)
-                        rows_of_part = Rows(each.memory, each.starts[part], each.sizes[part])
-                        _read_headed(reader, group[part], head, [rows_of_part], some)
+            for files, some, places in _calls(groups, rows, len(head)):
+                _read_headed(reader, files, head, some, places)
         except LayoutMismatch:
             self._known = None
             raise
         return made
 
     def read_ragged(
-        self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Read files that differ in axis 0 into the rows of one padded array. Return the array and the lengths."""
-        header, _, known = self._first(reader, files[0])
+        self, reader: Reader, groups: Sequence[Sequence[File]], pad: Pad, value: object, where: Where
+    ) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Read groups of files that differ in axis 0, each group into the rows of one padded array.
+
+        Return each array with the lengths of its rows.
+        """
+        header, _, known = self._first(reader, groups[0][0])
         if not header.shape:
             raise LayoutMismatch("a sample without axes cannot be padded")
         tail, dtype, offset = header.shape[1:], header.dtype, header.offset
         unit = prod(tail) * dtype.itemsize
-        if not unit or not _are_sized(files):
+        if not unit or not all(map(_are_sized, groups)):
             raise LayoutMismatch("files without data, or of unknown size")
-        lengths = (_sizes(files) - offset) // unit
-        if lengths.min() < 0:
-            raise LayoutMismatch("a file is shorter than a header")
-        shape = fitting(pad.shape_for, [(int(lengths.max()), *tail)], where)
-        if shape[1:] != tail:
-            raise LayoutMismatch("pad changes more than the first axis")
         fill = fitting(fill_value, value, dtype, where)
-        out = self._pool.empty((len(files), *shape), dtype)
-        body = _bytes(out)
-        starts, _ = _equal_rows(len(files), shape[0] * unit)
-        sizes = lengths * unit
+        lengths = [(_sizes(files) - offset) // unit for files in groups]
+        made = []
+        rows = []
+        for each in lengths:
+            if each.min() < 0:
+                raise LayoutMismatch("a file is shorter than a header")
+            shape = fitting(pad.shape_for, [(int(each.max()), *tail)], where)
+            if shape[1:] != tail:
+                raise LayoutMismatch("pad changes more than the first axis")
+            out = self._pool.empty((len(each), *shape), dtype)
+            made.append(out)
+            rows.append(Rows(_bytes(out), _equal_rows(len(each), shape[0] * unit)[0], each * unit))
+        joined = np.concatenate(lengths).tolist()
         expected = _Ragged(tail, dtype, offset)
-        for some in _groups(len(files), offset):
-            part = slice(some.start, some.stop)
-            heads = np.empty((len(some), offset), np.uint8)
-            _check(reader.read_rows(files[part], heads, [Rows(body, starts[part], sizes[part])]), some)
-            self._check_heads(known, heads, files[part], lengths[part].tolist(), expected)
-        for place in np.flatnonzero(lengths < shape[0]).tolist():
-            out[place, lengths[place] :] = fill
-        return out, lengths
+        for files, some, places in _calls(groups, rows, offset):
+            heads = np.empty((len(files), offset), np.uint8)
+            _check(reader.read_rows(files, heads, some), places)
+            self._check_heads(known, heads, files, joined[places.start : places.stop], expected)
+        for out, each in zip(made, lengths, strict=True):
+            for place in np.flatnonzero(each < out.shape[1]).tolist():
+                out[place, each[place] :] = fill
+        return list(zip(made, lengths, strict=True))
 
     def _check_heads(
         self, known: Lengths, heads: Bytes, files: Sequence[File], lengths: list[int], expected: _Ragged
@@ -280,8 +298,8 @@ class LaidOutRows:
         return template.sample(made)
 
     def read_ragged(
-        self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
-    ) -> tuple[Tree, Any]:
+        self, reader: Reader, groups: Sequence[Sequence[File]], pad: Pad, value: object, where: Where
+    ) -> list[tuple[Tree, Any]]:
         """Raise `LayoutMismatch`: such files are padded after they are loaded."""
         raise LayoutMismatch("files with several arrays are padded after they are loaded")
 
@@ -325,8 +343,8 @@ class DecodedRows:
         return out
 
     def read_ragged(
-        self, reader: Reader, files: Sequence[File], pad: Pad, value: object, where: Where
-    ) -> tuple[Tree, Any]:
+        self, reader: Reader, groups: Sequence[Sequence[File]], pad: Pad, value: object, where: Where
+    ) -> list[tuple[Tree, Any]]:
         """Raise `LayoutMismatch`: samples of one shape are stacked before they are padded."""
         raise LayoutMismatch("samples of one shape are padded after they are loaded")
 

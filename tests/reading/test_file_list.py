@@ -93,8 +93,18 @@ def test_a_file_of_a_list_takes_little_memory() -> None:
     for each in range(1000):  # a list that grows keeps some room
         found.append(f"folder/new{each:05}.npy", 1, 1)
     held = [getattr(found, name) for name in FileList.__slots__]
-    assert all(isinstance(each, array | bytearray) for each in held)
+    assert all(isinstance(each, array | bytearray | tuple) for each in held)
     assert sum(map(sys.getsizeof, held)) < (60 + len(paths[0])) * len(found) * 0.75
+
+
+def test_the_size_that_all_files_have_is_known_once_none_is_added() -> None:
+    found = FileList(["a", "b"], [7, 7], [0, 0])
+    assert found.equal_size == 7
+    assert FileSpan(found, [1, 0, 1]).sizes() == [7, 7, 7]
+    found.append("c", 8, 0)
+    assert found.equal_size is None
+    assert FileSpan(found, [2, 0]).sizes() == [8, 7]
+    assert FileList(["a", "b"], [1, 2], [0, 0]).equal_size is None
 
 
 def test_an_error_names_the_file_whose_number_came(tmp_path: Any) -> None:

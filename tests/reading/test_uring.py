@@ -9,7 +9,8 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,11 +21,11 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.errors import Corrupt
-from asyncfeed.reading import ring, uring_reader
-from asyncfeed.reading.file import File
+from asyncfeed.reading import local, ring, sampled, uring_reader
+from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.listing import FileList, FileSpan
 from asyncfeed.reading.local import LocalReader
-from asyncfeed.reading.reader import Rows
+from asyncfeed.reading.reader import Reader, Rows, Waits
 from asyncfeed.reading.uring_reader import UringReader
 from asyncfeed.testing import no_leaks
 
@@ -135,7 +136,21 @@ def read_with(reader: LocalReader, files: Any, head: int = HEAD) -> list[Any]:
     ]
 
 
-@needs_ring
+class ThoroughReader(LocalReader):
+    """Reads files with all checks: it looks at the status of each."""
+
+    def read_rows(self, files: Sequence[File], heads: Bytes, rows: Sequence[Rows]) -> dict[int, Exception]:
+        return Reader.read_rows(self, files, heads, rows)
+
+
+def quick_reader() -> LocalReader:
+    """Return a reader whose last reads did not wait for the disk."""
+    reader = LocalReader()
+    reader._opener.waits = False
+    return reader
+
+
+@pytest.mark.parametrize("kind", ["threads", "ring"])
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(
     kinds=st.lists(st.sampled_from(KINDS + 8 * ["whole"]), min_size=1, max_size=300),
@@ -144,25 +159,22 @@ def read_with(reader: LocalReader, files: Any, head: int = HEAD) -> list[Any]:
     length=st.integers(1, 128),
     spans=st.booleans(),
 )
-def test_it_gives_what_a_local_reader_gives(
-    folder: Path, kinds: list[str], sized: int | None, head: int, length: int, spans: bool
+def test_it_gives_what_a_reader_gives_that_checks_each_file(
+    folder: Path, kind: str, kinds: list[str], sized: int | None, head: int, length: int, spans: bool
 ) -> None:
-    """Whole files and damaged, missing and special ones, in calls of any length."""
+    """Whole files and damaged, missing and special ones, in calls of any length, by threads and by a ring."""
+    if kind == "ring" and uring_reader.refusal():
+        pytest.skip("no io_uring")
     paths = ["/dev/zero" if kind == "zero" else str(folder / kind) for kind in kinds]
     files: Any = [File(path, sized) for path in paths]
     if spans and sized is not None:
         listed = FileList(reversed(paths), [sized] * len(paths), [0] * len(paths))
         files = FileSpan(listed, [len(paths) - 1 - at for at in range(len(paths))])
-        for_local: Any = list(files)
-    else:
-        for_local = files
 
     def both() -> tuple[list[Any], list[Any]]:
-        reader = UringReader(length)
-        try:
-            return read_with(reader, files, head), read_with(LocalReader(), for_local, head)
-        finally:
-            reader.close()
+        reader = UringReader(length) if kind == "ring" else quick_reader()
+        with closing(reader):
+            return read_with(reader, files, head), read_with(ThoroughReader(), list(files), head)
 
     one, other = in_thread(both)
     assert one == other
@@ -185,8 +197,10 @@ def test_good_files_are_read_by_the_ring(folder: Path, calls: list[int]) -> None
     assert len(calls) == -(-1000 // max(calls))
 
 
-@needs_ring
-def test_a_file_that_changed_is_found_by_the_sample(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make_reader", [quick_reader, pytest.param(UringReader, marks=needs_ring)])
+def test_a_file_that_changed_is_found_by_the_sample(
+    tmp_path: Path, make_reader: Callable[[], LocalReader]
+) -> None:
     """The first file of a call is looked at, and every 64th. The others only if their size changed."""
     paths = [tmp_path / f"{number}" for number in range(130)]
     for path in paths:
@@ -195,16 +209,68 @@ def test_a_file_that_changed_is_found_by_the_sample(tmp_path: Path) -> None:
     os.utime(paths[128])
 
     def read() -> list[Any]:
-        reader = UringReader()
-        try:
+        with closing(make_reader()) as reader:
             return read_with(reader, files)
-        finally:
-            reader.close()
 
     found = in_thread(read)
     assert [at for at, each in enumerate(found) if not isinstance(each, bytes)] == [128]
     assert found[128][0] is Corrupt
     assert "it was written to" in found[128][1]
+
+
+def test_threads_ask_for_no_status_of_a_small_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only of those that are looked at."""
+    asked: list[str] = []
+    fstat, stat = os.fstat, os.stat
+    monkeypatch.setattr(os, "fstat", lambda fd: asked.append("fstat") or fstat(fd))
+    monkeypatch.setattr(os, "stat", lambda path, **how: asked.append("stat") or stat(path, **how))
+    expected = (folder / "whole").read_bytes()
+    reader = quick_reader()
+    assert read_with(reader, [File(str(folder / "whole"), SIZE)] * 130) == [expected] * 130
+    assert asked.count("fstat") == 0
+    assert asked.count("stat") == 3
+    assert reader.waits is Waits.NONE
+
+
+@pytest.mark.parametrize("make_reader", [quick_reader, pytest.param(UringReader, marks=needs_ring)])
+@pytest.mark.parametrize("blocks", [0, 2, 3, 6])
+def test_what_a_thread_has_read_from_the_disk_tells_whether_it_waited(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, make_reader: Callable[[], LocalReader], blocks: int
+) -> None:
+    """Half of the bytes, here 1,500. A thread that waited for the GIL has read nothing, however long it took."""
+    files = [File(str(folder / "whole"), SIZE)] * 10
+    counted = iter([1000, 1000 + blocks])
+    for module in (local, uring_reader, sampled):
+        monkeypatch.setattr(module, "blocks_read", lambda: next(counted), raising=False)
+
+    def read() -> LocalReader:
+        with closing(make_reader()) as reader:
+            read_with(reader, files)
+            return reader
+
+    reader = in_thread(read)
+    by_ring = isinstance(reader, UringReader)
+    assert reader.waits is (Waits.NONE if blocks < 3 else Waits.TOGETHER if by_ring else Waits.UNKNOWN)
+    if not by_ring:
+        assert reader._opener.waits is (blocks >= 3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs posix_fadvise, and a disk")
+def test_the_system_counts_the_blocks_that_a_thread_reads(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 16))
+    if not sampled.Sampled().sound([File(str(path))]):
+        pytest.skip("not on a plain disk")
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        before = sampled.blocks_read()
+        file.read()
+        assert sampled.waited_for(before, 1 << 16)
+        before = sampled.blocks_read()
+        file.seek(0)
+        file.read()
+        assert not sampled.waited_for(before, 1 << 16)
 
 
 @needs_ring

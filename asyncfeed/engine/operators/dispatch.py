@@ -16,6 +16,7 @@ from asyncfeed.engine.constants import (
     GROUP_SECONDS,
     GROUP_SHARED_FACTOR,
     LATE_FACTOR,
+    MANY_FACTOR,
     SECOND_THREAD_SECONDS,
     SURE_FACTOR,
     WAITED_FACTOR,
@@ -80,7 +81,8 @@ class ThreadDispatch:
         """
         size = self._size.share(count)
         if size > 1 and costs:
-            room = min(self._size_factor * GROUP_BYTES, self.room)
+            factor = self._size_factor if self._parts is None else max(self._size_factor, MANY_FACTOR)
+            room = min(factor * GROUP_BYTES, self.room)
             return as_heavy(size, [cost * ratio for cost in costs[:size]], room)
         return size
 
