@@ -63,7 +63,7 @@ the loop about 200 us, and the system may suspend it while it holds the GIL, whi
 batches on two cores: 2,370 per second in groups of 2 ms, 3,080 in groups of 8 ms."""
 MANY_FACTOR: Final = 4
 """How many times more bytes a group may have if one call makes all its results. With more, a run holds more
-memory. With fewer, batches of 1 MB are read with a call each, and padded ones of 32 files come at 0.75 of the rate."""
+memory. With fewer, batches of 1 MB are read with a call each, and padded batches come at 0.75 of the rate."""
 PROCESS_GROUP_SECONDS: Final = 10e-3
 """Work of one group that goes to a process, in seconds. A group costs 0.2 ms in both processes."""
 LATE_FACTOR: Final = 4
