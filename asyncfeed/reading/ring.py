@@ -14,6 +14,10 @@ Invariants:
 * If the system call itself fails, the ring is broken: it is not used again, and keeps that memory for ever.
 * The numbers that the kernel writes are read only after the call that made it write them. No other thread of the
   kernel writes them (`_DEFER_TASKRUN`), so no memory barrier is needed.
+
+A thread that gives up the GIL beside a trainer that runs Python gets it back after 5 ms. So `read` gives it up
+once, to wait. numpy gives it up for operations on more than 500 elements. The call that closes slots keeps it. And
+the status of some files is asked for in the ring, and not by `os.stat`.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import mmap
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -32,8 +37,11 @@ import numpy as np
 
 from asyncfeed.reading.file import Numbers
 
-FILES: Final = 512
-"""Largest number of files that are read with one system call. Each has a slot, which counts as an open file."""
+FILES: Final = 250
+"""Largest number of files that are read with one system call. Each has a slot, which counts as an open file. Each
+has two requests, and numpy keeps the GIL for up to 500 elements."""
+LOOKS: Final = 8
+"""Largest number of these files whose status is asked for."""
 _PER_FILE: Final = 2
 SETUP: Final = 425
 ENTER: Final = 426
@@ -49,11 +57,14 @@ _SPARSE: Final = 1
 _SQES_AT: Final = 0x10000000
 _READV: Final = 1
 _OPENAT: Final = 18
+_STATX: Final = 21
 _FIXED_FILE: Final = 1
 _LINK: Final = 1 << 2
 _HERE: Final = -100
 """AT_FDCWD: paths are relative to the working directory."""
 _OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+_NOT_SEEN: Final = 0xFFFFFFFF
+"""The nanoseconds of a status that the kernel has not written."""
 WRAP: Final = 0xFFFFFFFF
 """The numbers of entries begin anew after this one."""
 WORKERS: Final = 32
@@ -72,6 +83,17 @@ _EXPECTED, _REQUEST, _RESULT = range(3)
 """The first three of the four numbers of a completion. The first two are the user data of the request: the result
 that it should have, and its number."""
 _IOVEC = np.dtype([("base", "<u8"), ("len", "<u8")])
+_BASIC: Final = 0x7FF
+"""What is asked for of a status: whatever `os.stat` tells."""
+_STATUS = np.dtype(
+    {
+        "names": ["seconds", "nanoseconds", "major", "minor"],
+        "formats": ["<i8", "<u4", "<u4", "<u4"],
+        "offsets": [112, 120, 136, 140],
+        "itemsize": 256,
+    }
+)
+"""The status of a file: the time of its last change, and its disk."""
 
 
 _PARAMS_AT = {
@@ -100,6 +122,16 @@ class Wanted(NamedTuple):
     """The addresses of the memory for the rest of each file."""
     sizes: Numbers
     """Number of bytes of the rest."""
+    looks: Sequence[int] = ()
+    """The places of the files whose status is wanted, at most `LOOKS`."""
+
+
+class Seen(NamedTuple):
+    """The status of a file that was looked at."""
+
+    mtime_ns: int
+    disk: int
+    """The number of the disk, as `os.stat` tells it."""
 
 
 class Memory:
@@ -118,14 +150,18 @@ class Memory:
         """The numbers of the requests to serve."""
         self.served = np.frombuffer(rings, "<i4", 4 * served, at["cqes"]).reshape(-1, 4)
         """What became of requests."""
-        self.numbers = np.arange(_PER_FILE * files, dtype=np.uint32)
-        """The number of each request."""
+        self.numbers = np.arange(LOOKS + _PER_FILE * files, dtype=np.uint32)
+        """The number of each request. Those for a status come first."""
         self._extra = np.zeros(1, np.uint8)
         self.iovecs = np.zeros((files, 3), _IOVEC)
         """Where each file goes: its head, its body, and one byte that should not be there."""
         self.iovecs["base"][:, 2], self.iovecs["len"][:, 2] = self._extra.ctypes.data, 1
-        chains = np.frombuffer(requests, _SQE, _PER_FILE * files)
-        chains["request"] = self.numbers
+        made = np.frombuffer(requests, _SQE, LOOKS + _PER_FILE * files)
+        made["request"] = self.numbers
+        self.looks, chains = made[:LOOKS], made[LOOKS:]
+        self.statuses = np.zeros(LOOKS, _STATUS)
+        self.looks["opcode"], self.looks["fd"], self.looks["len"] = _STATX, _HERE, _BASIC
+        self.looks["off"] = self.statuses.ctypes.data + _STATUS.itemsize * np.arange(LOOKS)
         self.opens, self.reads = (chains[each::_PER_FILE] for each in range(_PER_FILE))
         slots = self.numbers[:files]
         self.opens["opcode"], self.opens["flags"], self.opens["fd"] = _OPENAT, _LINK, _HERE
@@ -163,7 +199,7 @@ class Ring:
         """What the kernel uses now."""
         params = np.zeros(1, _PARAMS)
         params["flags"] = _SUBMIT_ALL | _SINGLE_ISSUER | _DEFER_TASKRUN
-        self._fd = call(SETUP, _PER_FILE * files, ctypes.c_void_p(params.ctypes.data))
+        self._fd = call(SETUP, LOOKS + _PER_FILE * files, ctypes.c_void_p(params.ctypes.data))
         self._memory: Memory | None = None
         try:
             self._memory = Memory(self._fd, dict(zip(_PARAMS_AT, map(int, params[0]), strict=True)), files)
@@ -174,7 +210,8 @@ class Ring:
             raise
 
     def _register(self, what: int, argument: np.ndarray[Any, Any], count: int) -> None:
-        call(_REGISTER, self._fd, what, ctypes.c_void_p(argument.ctypes.data), count)
+        """Make a call that the kernel answers at once. It keeps the GIL."""
+        call(_REGISTER, self._fd, what, ctypes.c_void_p(argument.ctypes.data), count, libc=_libc_with_gil())
 
     @property
     def usable(self) -> bool:
@@ -197,17 +234,31 @@ class Ring:
         iovecs = memory.iovecs[:count]
         iovecs["base"][:, 0], iovecs["len"][:, 0] = wanted.heads, wanted.head
         iovecs["base"][:, 1], iovecs["len"][:, 1] = wanted.bodies, wanted.sizes
-        served = self._serve(memory, _PER_FILE * count)
+        looks = len(wanted.looks)
+        if looks:
+            memory.looks["addr"][LOOKS - looks :] = wanted.paths[list(wanted.looks)]
+            memory.statuses["nanoseconds"] = _NOT_SEEN
+        served = self._serve(memory, memory.numbers[LOOKS - looks : LOOKS + _PER_FILE * count])
         self._held = None
         if not self.broken:
             self._close_slots(memory, count)
         if all((each[:, _EXPECTED] == each[:, _RESULT]).all() for each in served):
             return None
-        results = np.empty(_PER_FILE * count, np.int32)
+        results = np.empty(LOOKS + _PER_FILE * count, np.int32)
         for each in served:
             results[each[:, _REQUEST]] = each[:, _RESULT]
-        opened, got = results.reshape(count, _PER_FILE).T
+        opened, got = results[LOOKS:].reshape(count, _PER_FILE).T
         return np.where(opened < 0, opened, got)
+
+    def seen(self, looks: int) -> list[Seen | None]:
+        """Return the statuses that the last call asked for. None is that of a file that has none."""
+        memory = self._memory
+        assert memory is not None
+        found = memory.statuses[LOOKS - looks :].tolist()
+        return [
+            None if nanoseconds == _NOT_SEEN else Seen(seconds * 10**9 + nanoseconds, os.makedev(major, minor))
+            for seconds, nanoseconds, major, minor in found
+        ]
 
     def _close_slots(self, memory: Memory, count: int) -> None:
         """Close the files in the first `count` slots. A slot without a file stays as it is."""
@@ -216,13 +267,16 @@ class Ring:
             self._register(_UPDATE, memory.closing, count)
             self.broken = False
 
-    def _serve(self, memory: Memory, count: int) -> list[np.ndarray[Any, np.dtype[np.int32]]]:
-        """Have the kernel serve the first `count` requests. Return what became of each, in any order."""
+    def _serve(
+        self, memory: Memory, requests: np.ndarray[Any, np.dtype[np.uint32]]
+    ) -> list[np.ndarray[Any, np.dtype[np.int32]]]:
+        """Have the kernel serve requests. Return what became of each, in any order, until the next call."""
+        count = len(requests)
         start, first = int(memory.sq_tail[0]), int(memory.cq_head[0])
         before = 0
         for place in _parts(start, count, len(memory.queue)):
             after = before + place.stop - place.start
-            memory.queue[place] = memory.numbers[before:after]
+            memory.queue[place] = requests[before:after]
             before = after
         self.broken = True  # until all have been served
         memory.sq_tail[0] = (start + count) & WRAP
@@ -233,19 +287,17 @@ class Ring:
             whole = whole and submitted in (0, count)
         # A chain that was submitted in two parts is none: its file may be open for ever.
         self.broken = not whole
-        # A copy, because the kernel may write there again when the head has moved.
-        served = [memory.served[place].copy() for place in _parts(first, count, len(memory.served))]
-        memory.cq_head[0] = (first + count) & WRAP
-        return served
+        memory.cq_head[0] = (first + count) & WRAP  # the kernel writes there again in the next call only
+        return [memory.served[place] for place in _parts(first, count, len(memory.served))]
 
     def close(self) -> None:
         """Close it. Any thread may call this when no call is running."""
         self.broken = True
-        if self._held is not None:
-            _lost.append(self._held)
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            if self._held is not None:
+                _lost.append((self._held, memory.iovecs, memory.statuses))
+            memory.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -267,10 +319,10 @@ def _enter(fd: int, submit: int, wait: int) -> None:
             raise
 
 
-def call(number: int, *args: Any) -> int:
-    """Make a system call, without the GIL."""
+def call(number: int, *args: Any, libc: ctypes.CDLL | None = None) -> int:
+    """Make a system call, without the GIL unless `libc` keeps it."""
     given = [ctypes.c_long(each) if isinstance(each, int) else each for each in (number, *args)]
-    result: int = _libc().syscall(*given)
+    result: int = (libc or _libc()).syscall(*given)
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -280,6 +332,11 @@ def call(number: int, *args: Any) -> int:
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
+def _libc_with_gil() -> ctypes.CDLL:
+    return ctypes.PyDLL(None, use_errno=True)
 
 
 _lost: Final[list[object]] = []

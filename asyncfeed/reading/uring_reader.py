@@ -51,7 +51,7 @@ class UringReader(LocalReader):
         sizes = joined_sizes(rows)
         head = heads.shape[1]
         ring = self._ring() if sizes.min() + head > 0 and sizes.max() + head <= SMALL_BYTES else None
-        if ring is None or not self._sampled.sound(files):
+        if ring is None or not (self._sampled.all_plain or self._sampled.sound(files)):
             return super().read_rows(files, heads, rows)
         before = blocks_read()
         bodies = np.concatenate([each.addresses() for each in rows])
@@ -59,24 +59,29 @@ class UringReader(LocalReader):
         again = []
         for start in range(0, len(files), ring.files):
             part = slice(start, start + ring.files)
-            paths, starts, listed = _listed(files[part] if len(files) > ring.files else files)
-            wanted = Wanted(address_of(paths) + starts, tops[part], head, bodies[part], sizes[part])
-            places = self._read(ring, wanted, listed, (paths, heads, rows))
+            some = files[part] if len(files) > ring.files else files
+            paths, starts, listed = _listed(some)
+            looks = self._sampled.places(len(some))
+            wanted = Wanted(address_of(paths) + starts, tops[part], head, bodies[part], sizes[part], looks)
+            places = self._read(ring, wanted, listed, some, (paths, heads, rows))
             again += [start + place for place in places]
         waited = waited_for(before, int(sizes.sum()) + head * len(files))
         self.waits = Waits.TOGETHER if waited else Waits.NONE
         return self._read_again(files, heads, rows, again) if again else {}
 
-    def _read(self, ring: Ring, wanted: Wanted, listed: Numbers, held: object) -> list[int]:
-        """Read files with the ring. Return the places of those that were not read."""
+    def _read(self, ring: Ring, wanted: Wanted, listed: Numbers, files: Sequence[File], held: object) -> list[int]:
+        """Read files with the ring. Return the places of those that were not read, or were written to."""
         count = len(wanted.sizes)
-        if len(wanted.paths) != count:
+        if len(wanted.paths) != count or not ring.usable:  # it may have broken in the call before
             return list(range(count))
         totals = wanted.sizes + wanted.head
         found = ring.read(wanted, held)
         wrong = (listed != totals) & (listed != UNKNOWN)
         if found is not None:
             wrong |= found != totals
+        for place, seen in zip(wanted.looks, ring.seen(len(wanted.looks)), strict=True):
+            if seen is None or not self._sampled.as_listed(files[place], seen.mtime_ns, seen.disk):
+                wrong[place] = True
         return np.flatnonzero(wrong).tolist() if wrong.any() else []
 
     def _ring(self) -> Ring | None:

@@ -280,9 +280,9 @@ def test_calls_that_the_kernel_cuts_short(folder: Path, monkeypatch: pytest.Monk
     chance = random.Random(seed)
     real = ring.call
 
-    def call(number: int, *args: Any) -> int:
+    def call(number: int, *args: Any, **how: Any) -> int:
         if number != ring.ENTER:
-            return real(number, *args)
+            return real(number, *args, **how)
         fd, submit, wait, *rest = args
         match chance.choice(["whole", "wait", "part", "signal", "memory"]):
             case "wait":
@@ -293,7 +293,7 @@ def test_calls_that_the_kernel_cuts_short(folder: Path, monkeypatch: pytest.Monk
                 raise InterruptedError(errno.EINTR, "a signal")
             case "memory":
                 raise OSError(chance.choice([errno.EAGAIN, errno.EBUSY]), "no memory")
-        return real(number, *args)
+        return real(number, *args, **how)
 
     files = [File(str(folder / chance.choice([*KINDS[:7], *5 * ["whole"]])), SIZE) for _ in range(400)]
 
@@ -317,10 +317,10 @@ def test_a_ring_whose_call_fails_is_not_used_again(folder: Path, monkeypatch: py
     files = [File(str(folder / "whole"), SIZE)] * 10
     real = ring.call
 
-    def call(number: int, *args: Any) -> int:
+    def call(number: int, *args: Any, **how: Any) -> int:
         if number == ring.ENTER:
             raise OSError(errno.EFAULT, "bad address")
-        return real(number, *args)
+        return real(number, *args, **how)
 
     def read() -> list[Any]:
         reader = UringReader()
@@ -392,10 +392,10 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the kernel forbid rings, as in many containers."""
     real = ring.call
 
-    def call(number: int, *args: Any) -> int:
+    def call(number: int, *args: Any, **how: Any) -> int:
         if number == ring.SETUP:
             raise PermissionError(errno.EPERM, "Operation not permitted")
-        return real(number, *args)
+        return real(number, *args, **how)
 
     monkeypatch.setattr(ring, "call", call)
     uring_reader.refusal.cache_clear()
