@@ -7,6 +7,9 @@ Shuffled .npy files of float32 to batches of 32; the page cache is warm unless s
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import filesets
+import fresh
 import harness
 import peers_files as peers
 import readers
@@ -181,11 +185,49 @@ def cold(*, quick: bool) -> Section:
     """Measure 4 KB files that have to come from the disk."""
     section = Section("Files: 4 KB each, not in the page cache", PACKAGES)
     size = quickly(2_000) if quick else Size(10_000, 1.0, 5)
-    makers = (readers.ours, readers.bare, readers.serial, peers.tf_data, peers.torch, peers.spdl)
+    fixed = [1, 2, 4, 8, 32]
+    makers = (
+        *(readers.ours, partial(readers.ours_at, fixed), readers.bare, readers.serial),
+        *(peers.tf_data, peers.torch, peers.spdl),
+    )
     with fileset("small", size.count) as files:
         times = compete(section, makers, files, size, turn=Turn(before=files.evict), most=size.count)
     goal(section, times, [peers.TF], 2)
+    goal(section, times, [readers.at(each) for each in fixed], 1)
     section.remarks.append("Every file is evicted (`POSIX_FADV_DONTNEED`) before each turn, and read once in it.")
+    return section
+
+
+# -- a run that is over soon
+
+
+def short(*, quick: bool) -> Section:
+    """Measure one epoch of 8,192 files in a fresh process, from its first batch on."""
+    section = Section("Files: 4 KB each, one epoch in a fresh process", PACKAGES[:2])
+    size = quickly(2_000) if quick else Size(8_192, 1.0, 7)
+    found: list[list[float]] = []
+    with fileset("small", size.count) as files:
+        folder = os.path.dirname(files.paths[0])
+        for _ in range(size.rounds):
+            files.warm()
+            done = subprocess.run(
+                [sys.executable, fresh.__file__, folder], check=True, capture_output=True, text=True
+            )
+            found.append(json.loads(done.stdout))
+    share = Spread.of([long / epoch for _, _, epoch, long in found])
+    section.goals.append(
+        Goal("one epoch / a run of 20 epochs, files/s", ">= 0.7", share.show(), share.median >= 0.7)
+    )
+    rows = (
+        ("first batch, with the import of asyncfeed", 0, "ms", 1e3),
+        ("first batch", 1, "ms", 1e3),
+        ("one epoch, from the first batch on", 2, "us a file", 1e6),
+        ("20 epochs, from the first batch on", 3, "us a file", 1e6),
+    )
+    shown = [
+        (what, f"{Spread.of([each[at] for each in found]).show(scale)} {unit}") for what, at, unit, scale in rows
+    ]
+    section.tables.append(report.table(("", f"{size.count:,} files"), shown))
     return section
 
 
@@ -257,6 +299,7 @@ ROWS = {
     "large": Row("1 MB files, to numpy and on to TensorFlow", 95, large),
     "ragged": Row("files of 20 to 200 x 40 float32, padded to the longest of the batch", 55, ragged),
     "slow": Row('4 KB files where each read waits 5 ms: "auto" beside fixed concurrencies', 60, slow),
+    "short": Row("4 KB files, one epoch in a fresh process beside a long run", 25, short),
     "cold": Row("4 KB files that are not in the page cache", 80, cold),
     "busy": Row("4 KB files while the consumer computes for 1 ms a batch, in Python", 95, busy),
 }

@@ -69,10 +69,15 @@ def ours() -> Iterator[Contender]:
     yield Contender(OURS, {"defaults": Made(pipeline)})
 
 
+def at(concurrency: Concurrency) -> str:
+    """Return the name of our pipeline with `concurrency` set by hand."""
+    return f"concurrency {concurrency}"
+
+
 def ours_at(concurrencies: Iterable[Concurrency]) -> Iterator[Contender]:
     """Yield our pipeline with `concurrency` set by hand, a contender each."""
     for each in concurrencies:
-        yield Contender(f"concurrency {each}", {"defaults": Made(partial(pipeline, concurrency=each))})
+        yield Contender(at(each), {"defaults": Made(partial(pipeline, concurrency=each))})
 
 
 def ours_tf() -> Iterator[Contender]:
