@@ -11,19 +11,20 @@ from typing import BinaryIO, ParamSpec, TypeVar
 import numpy as np
 
 from asyncfeed.errors import Corrupt
-from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.file import Bytes, File, Numbers
 from asyncfeed.reading.listing import UNKNOWN, FileSpan
 from asyncfeed.reading.opener import FLAGS, HINTS, Opener
 from asyncfeed.reading.reader import (
     Buffers,
+    Columns,
     Range,
     Reader,
-    Rows,
     Waits,
     changed,
     ends_before,
-    joined_sizes,
     not_a_file,
+    parts_of,
+    sizes_of,
     wrong_size,
 )
 from asyncfeed.reading.sampled import Sampled, blocks_read, waited_for
@@ -102,34 +103,31 @@ class LocalReader(Reader):
                     outcomes.append(_named(error, file).with_traceback(None))
         return outcomes
 
-    def read_rows(self, files: Sequence[File], heads: Bytes, rows: Sequence[Rows]) -> dict[int, Exception]:
+    def read_rows(self, files: Sequence[File], columns: Columns) -> dict[int, Exception]:
         """Read whole files into the rows of arrays. A small file on a plain disk takes three system calls.
 
         Its size is always checked. Whether it was written to is checked for the first file and every 64th.
         """
         self.waits = Waits.UNKNOWN
-        sizes = joined_sizes(rows)
-        head = heads.shape[1]
-        if sizes.max() + head > SMALL_BYTES or not self._sampled.sound(files):
-            return super().read_rows(files, heads, rows)
+        totals: Numbers = np.sum(sizes_of(columns), axis=0)
+        if totals.max() > SMALL_BYTES or not self._sampled.sound(files):
+            return super().read_rows(files, columns)
         before = blocks_read()
         opener = self._opener
         if opener.waits:
-            failed = super().read_rows(files, heads, rows)
+            failed = super().read_rows(files, columns)
         else:
-            again = _read_small(files, heads, rows)
-            failed = self._read_again(files, heads, rows, again) if again else {}
-        opener.waits = HINTS and waited_for(before, int(sizes.sum()) + head * len(files))
+            again = _read_small(files, columns, totals.tolist())
+            failed = self._read_again(files, columns, again) if again else {}
+        opener.waits = HINTS and waited_for(before, int(totals.sum()))
         if not opener.waits:
             self.waits = Waits.NONE
         return failed
 
-    def _read_again(
-        self, files: Sequence[File], heads: Bytes, rows: Sequence[Rows], again: list[int]
-    ) -> dict[int, Exception]:
+    def _read_again(self, files: Sequence[File], columns: Columns, again: list[int]) -> dict[int, Exception]:
         """Read the files at the places `again`, with all checks, and return the errors by place."""
-        parts = [part for each in rows for part in each.parts()]
-        outcomes = self.read_into([files[at] for at in again], [(heads[at].data, parts[at]) for at in again])
+        parts = parts_of(columns)
+        outcomes = self.read_into([files[at] for at in again], [parts[at] for at in again])
         return {at: error for at, error in zip(again, outcomes, strict=True) if error is not None}
 
     def open(self, file: File) -> BinaryIO:
@@ -137,7 +135,7 @@ class LocalReader(Reader):
         return open(file.path, "rb", buffering=1 << 16)  # noqa: PTH123
 
 
-def _read_small(files: Sequence[File], heads: Bytes, rows: Sequence[Rows]) -> list[int]:
+def _read_small(files: Sequence[File], columns: Columns, totals: list[int]) -> list[int]:
     """Read files into rows, and return the places of those that do not have exactly as many bytes as were listed.
 
     One byte more than expected is asked for, which says whether a file ends where it should. So its status is not
@@ -149,27 +147,19 @@ def _read_small(files: Sequence[File], heads: Bytes, rows: Sequence[Rows]) -> li
     else:
         paths = [file.path for file in files]
         listed = [UNKNOWN if file.size is None else file.size for file in files]
-    head = heads.shape[1]
-    top = heads.reshape(-1).data
     extra = bytearray(1)
     wrong = []
-    place = 0
-    for each in rows:
-        memory = each.memory.data
-        for start, size in zip(each.starts.tolist(), each.sizes.tolist(), strict=True):
+    for place, (path, parts) in enumerate(zip(paths, parts_of(columns), strict=True)):
+        try:
+            fd = os.open(path, FLAGS)
             try:
-                fd = os.open(paths[place], FLAGS)
-                try:
-                    got = os.readv(
-                        fd, (top[place * head : place * head + head], memory[start : start + size], extra)
-                    )
-                finally:
-                    os.close(fd)
-            except (OSError, ValueError):
-                got = -1
-            if got != head + size or listed[place] not in (got, UNKNOWN):
-                wrong.append(place)
-            place += 1
+                got = os.readv(fd, (*parts, extra))
+            finally:
+                os.close(fd)
+        except (OSError, ValueError):
+            got = -1
+        if got != totals[place] or listed[place] not in (got, UNKNOWN):
+            wrong.append(place)
     return wrong
 
 

@@ -83,9 +83,18 @@ class Rows(NamedTuple):
         return [memory[start:end] for start, end in zip(self.starts.tolist(), ends, strict=True)]
 
 
-def joined_sizes(rows: Sequence[Rows]) -> Numbers:
-    """Return the sizes of all rows."""
-    return rows[0].sizes if len(rows) == 1 else np.concatenate([each.sizes for each in rows])
+Columns = Sequence[Sequence[Rows]]
+"""Memory for files that are read in pieces: for each piece, rows for all files, which may be in several arrays."""
+
+
+def sizes_of(columns: Columns) -> list[Numbers]:
+    """Return the sizes of each piece of the files."""
+    return [rows[0].sizes if len(rows) == 1 else np.concatenate([each.sizes for each in rows]) for rows in columns]
+
+
+def parts_of(columns: Columns) -> list[tuple[memoryview, ...]]:
+    """Return the memory of each file, in pieces."""
+    return list(zip(*([part for each in rows for part in each.parts()] for rows in columns), strict=True))
 
 
 class Waits(Enum):
@@ -133,19 +142,13 @@ class Reader:
         """
         return list(map(fill, files, self.read(files), into))
 
-    def read_rows(self, files: Sequence[File], heads: Bytes, rows: Sequence[Rows]) -> dict[int, Exception]:
+    def read_rows(self, files: Sequence[File], columns: Columns) -> dict[int, Exception]:
         """Read whole files into the rows of arrays, and return the error of each file that failed, by its place.
 
-        The first bytes of a file go into its row of `heads`, which has two axes. The others go into `rows`, which
-        are filled one after the other. If a file failed, its memory may hold anything.
+        The first bytes of a file go into its row of the first column, the next ones into its row of the second one.
+        If a file failed, its memory may hold anything.
         """
-        aside = heads.shape[1]
-        top = heads.reshape(-1).data
-        parts = [part for each in rows for part in each.parts()]
-        into: list[Buffers] = [
-            (top[place * aside : (place + 1) * aside], part) for place, part in enumerate(parts)
-        ]
-        outcomes = self.read_into(files, into)
+        outcomes = self.read_into(files, parts_of(columns))
         return {place: error for place, error in enumerate(outcomes) if error is not None}
 
     def open(self, file: File) -> BinaryIO:

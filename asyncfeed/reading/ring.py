@@ -115,13 +115,10 @@ class Wanted(NamedTuple):
 
     paths: Numbers
     """The addresses of the paths. Each has a zero byte at its end."""
-    heads: Numbers
-    """The addresses of the memory for the first `head` bytes of each file."""
-    head: int
-    bodies: Numbers
-    """The addresses of the memory for the rest of each file."""
-    sizes: Numbers
-    """Number of bytes of the rest."""
+    bases: Sequence[Numbers]
+    """For each piece of a file, the addresses of its memory."""
+    sizes: Sequence[Numbers]
+    """For each piece of a file, its number of bytes."""
     looks: Sequence[int] = ()
     """The places of the files whose status is wanted, at most `LOOKS`."""
 
@@ -153,9 +150,8 @@ class Memory:
         self.numbers = np.arange(LOOKS + _PER_FILE * files, dtype=np.uint32)
         """The number of each request. Those for a status come first."""
         self._extra = np.zeros(1, np.uint8)
-        self.iovecs = np.zeros((files, 3), _IOVEC)
-        """Where each file goes: its head, its body, and one byte that should not be there."""
-        self.iovecs["base"][:, 2], self.iovecs["len"][:, 2] = self._extra.ctypes.data, 1
+        self.iovecs = np.zeros((files, 0), _IOVEC)
+        """Where each file goes: its pieces, and one byte that should not be there."""
         made = np.frombuffer(requests, _SQE, LOOKS + _PER_FILE * files)
         made["request"] = self.numbers
         self.looks, chains = made[:LOOKS], made[LOOKS:]
@@ -167,11 +163,19 @@ class Memory:
         self.opens["opcode"], self.opens["flags"], self.opens["fd"] = _OPENAT, _LINK, _HERE
         self.opens["open_flags"], self.opens["slot"] = _OPEN_FLAGS, slots + 1
         self.reads["opcode"], self.reads["flags"], self.reads["fd"] = _READV, _FIXED_FILE, slots
-        self.reads["addr"] = self.iovecs.ctypes.data + 3 * _IOVEC.itemsize * slots.astype("u8")
-        self.reads["len"] = 3
         self._none = np.full(files, -1, np.int32)
         self.closing = np.array([0, self._none.ctypes.data], "<u8")
         """What the kernel is told to close slots: from the first one on, each gets the descriptor -1."""
+
+    def lay_out(self, pieces: int) -> None:
+        """Prepare for files that are read in so many pieces. Most calls have as many as the one before."""
+        files, before = self.iovecs.shape
+        if before == pieces + 1:
+            return
+        self.iovecs = np.zeros((files, pieces + 1), _IOVEC)
+        self.iovecs["base"][:, pieces], self.iovecs["len"][:, pieces] = self._extra.ctypes.data, 1
+        self.reads["addr"] = self.iovecs.ctypes.data + self.iovecs.strides[0] * np.arange(files)
+        self.reads["len"] = pieces + 1
 
     def close(self) -> None:
         """Give it back."""
@@ -230,10 +234,11 @@ class Ring:
         count = len(wanted.paths)
         self._held = wanted, held
         memory.opens["addr"][:count] = wanted.paths
-        memory.reads["expected"][:count] = wanted.sizes + wanted.head
-        iovecs = memory.iovecs[:count]
-        iovecs["base"][:, 0], iovecs["len"][:, 0] = wanted.heads, wanted.head
-        iovecs["base"][:, 1], iovecs["len"][:, 1] = wanted.bodies, wanted.sizes
+        memory.reads["expected"][:count] = sum(wanted.sizes)
+        memory.lay_out(len(wanted.sizes))
+        bases, sizes = memory.iovecs["base"][:count], memory.iovecs["len"][:count]
+        for piece, (base, size) in enumerate(zip(wanted.bases, wanted.sizes, strict=True)):
+            bases[:, piece], sizes[:, piece] = base, size
         looks = len(wanted.looks)
         if looks:
             memory.looks["addr"][LOOKS - looks :] = wanted.paths[list(wanted.looks)]

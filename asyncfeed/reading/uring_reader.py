@@ -20,7 +20,7 @@ import numpy as np
 from asyncfeed.reading.file import Bytes, File, Numbers, address_of
 from asyncfeed.reading.listing import ENCODING, ERRORS, UNKNOWN, FileSpan
 from asyncfeed.reading.local import SMALL_BYTES, LocalReader
-from asyncfeed.reading.reader import Rows, Waits, joined_sizes
+from asyncfeed.reading.reader import Columns, Waits, sizes_of
 from asyncfeed.reading.ring import FILES, Ring, Wanted
 from asyncfeed.reading.sampled import blocks_read, waited_for
 
@@ -46,35 +46,38 @@ class UringReader(LocalReader):
         self._of_thread = threading.local()
         self._rings: list[Ring] = []
 
-    def read_rows(self, files: Sequence[File], heads: Bytes, rows: Sequence[Rows]) -> dict[int, Exception]:
+    def read_rows(self, files: Sequence[File], columns: Columns) -> dict[int, Exception]:
         """Read whole files into the rows of arrays."""
-        sizes = joined_sizes(rows)
-        head = heads.shape[1]
-        ring = self._ring() if sizes.min() + head > 0 and sizes.max() + head <= SMALL_BYTES else None
+        sizes = sizes_of(columns)
+        totals: Numbers = np.sum(sizes, axis=0)
+        ring = self._ring() if totals.min() > 0 and totals.max() <= SMALL_BYTES else None
         if ring is None or not (self._sampled.all_plain or self._sampled.sound(files)):
-            return super().read_rows(files, heads, rows)
+            return super().read_rows(files, columns)
         before = blocks_read()
-        bodies = np.concatenate([each.addresses() for each in rows])
-        tops = address_of(heads) + np.arange(len(files)) * head if head else bodies
+        bases = [np.concatenate([each.addresses() for each in rows]) for rows in columns]
         again = []
         for start in range(0, len(files), ring.files):
             part = slice(start, start + ring.files)
             some = files[part] if len(files) > ring.files else files
             paths, starts, listed = _listed(some)
-            looks = self._sampled.places(len(some))
-            wanted = Wanted(address_of(paths) + starts, tops[part], head, bodies[part], sizes[part], looks)
-            places = self._read(ring, wanted, listed, some, (paths, heads, rows))
+            wanted = Wanted(
+                address_of(paths) + starts,
+                [each[part] for each in bases],
+                [each[part] for each in sizes],
+                self._sampled.places(len(some)),
+            )
+            places = self._read(ring, wanted, totals[part], listed, some, (paths, columns))
             again += [start + place for place in places]
-        waited = waited_for(before, int(sizes.sum()) + head * len(files))
-        self.waits = Waits.TOGETHER if waited else Waits.NONE
-        return self._read_again(files, heads, rows, again) if again else {}
+        self.waits = Waits.TOGETHER if waited_for(before, int(totals.sum())) else Waits.NONE
+        return self._read_again(files, columns, again) if again else {}
 
-    def _read(self, ring: Ring, wanted: Wanted, listed: Numbers, files: Sequence[File], held: object) -> list[int]:
+    def _read(
+        self, ring: Ring, wanted: Wanted, totals: Numbers, listed: Numbers, files: Sequence[File], held: object
+    ) -> list[int]:
         """Read files with the ring. Return the places of those that were not read, or were written to."""
-        count = len(wanted.sizes)
+        count = len(totals)
         if len(wanted.paths) != count or not ring.usable:  # it may have broken in the call before
             return list(range(count))
-        totals = wanted.sizes + wanted.head
         found = ring.read(wanted, held)
         wrong = (listed != totals) & (listed != UNKNOWN)
         if found is not None:
@@ -168,7 +171,7 @@ def _tried(ring: Ring) -> bool:
     numbers = np.arange(2)
     paths = block.ctypes.data + numbers * len(os.fsencode(__file__) + b"\0")
     bodies = body.ctypes.data + numbers * len(expected)
-    wanted = Wanted(paths, bodies, 4, bodies + 4, np.full(2, len(expected) - 4))
+    wanted = Wanted(paths, [bodies, bodies + 4], [np.full(2, 4), np.full(2, len(expected) - 4)])
     found = ring.read(wanted, (block, body))
     fails = found is not None and found.tolist() == [len(expected), -errno.ENOENT]
     return fails and body[0].tobytes() == expected

@@ -68,7 +68,7 @@ class LoadBatch(Node):
             read,
             self.load.on,
             waits=read.waits if here else None,
-            many=read.many if here and self.load.decoder.probes else None,
+            many=read.many if here and read.reads_together else None,
             placed=True,
             concurrency=each.concurrency,
             cost=Cost(each.cost, self.batch.padding),
@@ -92,7 +92,7 @@ class LoadBatch(Node):
     def over(self, files: FileList) -> LoadBatch | None:
         """Return this stage as it takes the numbers of files, if it reads whole batches."""
         assert isinstance(self.load.decoder, Decoder)
-        return replace(self, files=files) if self.load.decoder.probes else None
+        return replace(self, files=files) if self.load.decoder.probes or self.load.decoder.lays_out else None
 
     def axes(self, upstream: Axes, *, endless: bool) -> Axes:
         """Return the axes of the batch."""
@@ -193,7 +193,7 @@ class ReadBatch:
             if len({id(each.store) for samples in groups for each in samples}) > 1:
                 raise LayoutMismatch("the files are in several stores")
         rows = self._rows_of(0)
-        assert isinstance(rows, HeadedRows)
+        assert not isinstance(rows, DecodedRows)
         pad = self.padding
         with _reader_of(groups[0][0], self.wanted) as reader:
             if pad is None:
@@ -205,6 +205,12 @@ class ReadBatch:
                 batches = list(ragged) if pad.lengths else [array for array, _ in ragged]
             self._waits = reader.waits
             return batches
+
+    @property
+    def reads_together(self) -> bool:
+        """Whether the files of several batches can be read with one call."""
+        decoder = self.decoder
+        return decoder.row is None and (decoder.probes or (decoder.lays_out and self.padding is None))
 
     def waits(self) -> Waits:
         """Return what the last call waited for."""

@@ -18,7 +18,7 @@ from asyncfeed.errors import Corrupt, Unavailable
 from asyncfeed.formats.base import Decoder, Header, Layout
 from asyncfeed.reading.file import Bytes, File, Numbers
 from asyncfeed.reading.listing import FileSpan
-from asyncfeed.reading.reader import Reader, Rows, value
+from asyncfeed.reading.reader import Columns, Reader, Rows, parts_of, value
 from asyncfeed.stacking.collate import Where
 from asyncfeed.stacking.pool import Pool
 from asyncfeed.stages.pad import Pad, fill_value
@@ -104,22 +104,23 @@ def _equal_rows(count: int, size: int) -> tuple[Numbers, Numbers]:
 
 
 def _calls(
-    groups: Sequence[Sequence[File]], rows: Sequence[Rows], aside: int
-) -> Iterator[tuple[Sequence[File], Sequence[Rows], range]]:
-    """Yield the files that are read with one call, with their rows, and their places among all files.
+    groups: Sequence[Sequence[File]], arrays: Columns, aside: int
+) -> Iterator[tuple[Sequence[File], Columns, range]]:
+    """Yield files that are read with one call, with the rows of their arrays, and their places among all files.
 
     That is all of them, unless `aside` bytes outside of the arrays of each file are too many.
     """
     joined = _joined(groups)
     if len(joined) * aside <= SCRATCH:
-        yield joined, rows, range(len(joined))
+        yield joined, arrays, range(len(joined))
         return
     before = 0
-    for group, each in zip(groups, rows, strict=True):
+    for number, group in enumerate(groups):
         for some in _groups(len(group), aside):
             part = slice(some.start, some.stop)
-            part_of_rows = Rows(each.memory, each.starts[part], each.sizes[part])
-            yield group[part], [part_of_rows], range(before + some.start, before + some.stop)
+            of_group = [rows[number] for rows in arrays]
+            cut = [[Rows(each.memory, each.starts[part], each.sizes[part])] for each in of_group]
+            yield group[part], cut, range(before + some.start, before + some.stop)
         before += len(group)
 
 
@@ -128,10 +129,10 @@ def _rows(array: NDArray[Any], count: int, size: int) -> Rows:
     return Rows(_bytes(array), *_equal_rows(count, size))
 
 
-def _read_headed(reader: Reader, files: Sequence[File], head: bytes, rows: Sequence[Rows], places: range) -> None:
+def _read_headed(reader: Reader, files: Sequence[File], head: bytes, arrays: Columns, places: range) -> None:
     """Read files that begin with `head` into rows."""
     heads = np.empty((len(files), len(head)), np.uint8)
-    _check(reader.read_rows(files, heads, rows), places)
+    _check(reader.read_rows(files, [[_rows(heads, len(files), len(head))], *arrays]), places)
     if heads.tobytes() != head * len(files):  # as bytes: numpy would give up the GIL for it
         raise LayoutMismatch(DIFFERS)
 
@@ -192,7 +193,7 @@ class HeadedRows:
         made = [self._pool.empty((len(files), *header.shape), header.dtype) for files in groups]
         rows = [_rows(out, len(out), header.nbytes) for out in made]
         try:
-            for files, some, places in _calls(groups, rows, len(head)):
+            for files, some, places in _calls(groups, [rows], len(head)):
                 _read_headed(reader, files, head, some, places)
         except LayoutMismatch:
             self._known = None
@@ -228,9 +229,9 @@ class HeadedRows:
             rows.append(Rows(_bytes(out), _equal_rows(len(each), shape[0] * unit)[0], each * unit))
         joined = np.concatenate(lengths).tolist()
         expected = _Ragged(tail, dtype, offset)
-        for files, some, places in _calls(groups, rows, offset):
+        for files, some, places in _calls(groups, [rows], offset):
             heads = np.empty((len(files), offset), np.uint8)
-            _check(reader.read_rows(files, heads, some), places)
+            _check(reader.read_rows(files, [[_rows(heads, len(files), offset)], *some]), places)
             self._check_heads(known, heads, files, joined[places.start : places.stop], expected)
         for out, each in zip(made, lengths, strict=True):
             for place in np.flatnonzero(each < out.shape[1]).tolist():
@@ -280,22 +281,29 @@ class LaidOutRows:
 
     def read(self, reader: Reader, files: Sequence[File]) -> Tree:
         """Read files that are laid out alike, each array into its row of one; return them as a sample."""
-        template = self._template or self._learn(reader, files[0])
-        made = [self._pool.empty((len(files), *each.shape), each.dtype) for each in template.headers]
-        bodies = [(_bytes(out).data, each.nbytes) for out, each in zip(made, template.headers, strict=True)]
-        for some in _groups(len(files), len(template.aside)):
-            asides = [bytearray(template.aside) for _ in some]
-            rows = [[body[place * size : (place + 1) * size] for body, size in bodies] for place in some]
-            into = [template.parts(*each) for each in zip(asides, rows, strict=True)]
-            try:
-                outcomes = reader.read_into(files[some.start : some.stop], into)
-                _check({place: error for place, error in enumerate(outcomes) if error is not None}, some)
-                if not all(map(template.fits, asides, rows)):
+        return self.read_many(reader, [files])[0]
+
+    def read_many(self, reader: Reader, groups: Sequence[Sequence[File]]) -> list[Tree]:
+        """Read groups of files, all laid out alike; return each group as a sample of arrays."""
+        template = self._template or self._learn(reader, groups[0][0])
+        samples = []
+        arrays = []
+        for files in groups:
+            made = [self._pool.empty((len(files), *each.shape), each.dtype) for each in template.headers]
+            arrays.append([_rows(out, len(files), len(_bytes(out)) // len(files)) for out in made])
+            samples.append(template.sample(made))
+        try:
+            for files, some, places in _calls(groups, list(zip(*arrays, strict=True)), len(template.aside)):
+                asides = np.empty((len(files), len(template.aside)), np.uint8)
+                columns = template.columns(asides, some)
+                _check(reader.read_rows(files, columns), places)
+                rows = parts_of(columns[1::2])
+                if not all(map(template.fits, map(bytearray, asides), rows)):
                     raise LayoutMismatch(DIFFERS)
-            except LayoutMismatch:
-                self._template = None
-                raise
-        return template.sample(made)
+        except LayoutMismatch:
+            self._template = None
+            raise
+        return samples
 
     def read_ragged(
         self, reader: Reader, groups: Sequence[Sequence[File]], pad: Pad, value: object, where: Where
@@ -376,13 +384,17 @@ class _Template:
             text[at : at + len(zeros)] = zeros
         return text
 
-    def parts(self, aside: bytearray, rows: Sequence[memoryview]) -> list[memoryview]:
-        """Return the buffers to read a file into: `rows` for the arrays, parts of `aside` for all other bytes."""
-        view = memoryview(aside)
-        parts = [view[start:stop] for start, stop in self.gaps]
-        for at, row in enumerate(rows):
-            parts.insert(2 * at + 1, row)
-        return parts
+    def columns(self, asides: Bytes, arrays: Columns) -> list[Sequence[Rows]]:
+        """Return where files are read to: `asides` takes the bytes outside of their arrays."""
+        count, width = asides.shape
+        tops = np.arange(count) * width
+        memory = asides.reshape(-1)
+        columns: list[Sequence[Rows]] = [
+            [Rows(memory, tops + start, np.full(count, stop - start))] for start, stop in self.gaps
+        ]
+        for at, rows in enumerate(arrays):
+            columns.insert(2 * at + 1, rows)
+        return columns
 
     def fits(self, found: bytearray, rows: Sequence[Any]) -> bool:
         """Return whether a file is sound: `found` has its bytes outside of the arrays, `rows` has its arrays.

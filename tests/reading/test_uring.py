@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from asyncfeed.errors import Corrupt
 from asyncfeed.reading import local, ring, sampled, uring_reader
-from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.file import File
 from asyncfeed.reading.listing import FileList, FileSpan
 from asyncfeed.reading.local import LocalReader
-from asyncfeed.reading.reader import Reader, Rows, Waits
+from asyncfeed.reading.reader import Columns, Reader, Rows, Waits
 from asyncfeed.reading.uring_reader import UringReader
 from asyncfeed.testing import no_leaks
 
@@ -115,20 +115,26 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def read_with(reader: LocalReader, files: Any, head: int = HEAD) -> list[Any]:
-    """Return the contents of each file, or its error as text."""
+def read_with(reader: LocalReader, files: Any, head: int = HEAD, cut: int = 0) -> list[Any]:
+    """Return the contents of each file, or its error as text. The last `cut` bytes are a piece of their own."""
     count, size = len(files), SIZE - head
     heads = np.zeros((count, head), np.uint8)
     first = count // 2  # into two arrays, the second with room between its rows
+    starts = [np.arange(first) * size, np.arange(count - first) * 2 * size]
     rows = [
-        Rows(np.zeros(first * size, np.uint8), np.arange(first) * size, np.full(first, size)),
-        Rows(
-            np.zeros(2 * (count - first) * size, np.uint8),
-            np.arange(count - first) * 2 * size,
-            np.full(count - first, size),
-        ),
+        Rows(np.zeros((place + 1) * len(at) * size, np.uint8), at, np.full(len(at), size))
+        for place, at in enumerate(starts)
     ]
-    failed = reader.read_rows(files, heads, rows)
+    tops = Rows(heads.reshape(-1), np.arange(count) * head, np.full(count, head))
+    columns = [[tops], rows]
+    if cut:
+        begins = [Rows(each.memory, each.starts, each.sizes - cut) for each in rows]
+        columns = [
+            [tops],
+            begins,
+            [Rows(each.memory, each.starts + size - cut, each.sizes * 0 + cut) for each in rows],
+        ]
+    failed = reader.read_rows(files, columns)
     parts = [part for each in rows for part in each.parts()]
     return [
         (type(failed[at]), str(failed[at])) if at in failed else heads[at].tobytes() + bytes(parts[at])
@@ -139,8 +145,8 @@ def read_with(reader: LocalReader, files: Any, head: int = HEAD) -> list[Any]:
 class ThoroughReader(LocalReader):
     """Reads files with all checks: it looks at the status of each."""
 
-    def read_rows(self, files: Sequence[File], heads: Bytes, rows: Sequence[Rows]) -> dict[int, Exception]:
-        return Reader.read_rows(self, files, heads, rows)
+    def read_rows(self, files: Sequence[File], columns: Columns) -> dict[int, Exception]:
+        return Reader.read_rows(self, files, columns)
 
 
 def quick_reader() -> LocalReader:
@@ -156,13 +162,22 @@ def quick_reader() -> LocalReader:
     kinds=st.lists(st.sampled_from(KINDS + 8 * ["whole"]), min_size=1, max_size=300),
     sized=st.sampled_from([None, SIZE, SIZE - 1]),
     head=st.sampled_from([0, HEAD, SIZE]),
+    cuts=st.lists(st.integers(0, 20), min_size=1, max_size=3),
     length=st.integers(1, 128),
     spans=st.booleans(),
 )
 def test_it_gives_what_a_reader_gives_that_checks_each_file(
-    folder: Path, kind: str, kinds: list[str], sized: int | None, head: int, length: int, spans: bool
+    folder: Path,
+    kind: str,
+    kinds: list[str],
+    sized: int | None,
+    head: int,
+    cuts: list[int],
+    length: int,
+    spans: bool,
 ) -> None:
-    """Whole files and damaged, missing and special ones, in calls of any length, by threads and by a ring."""
+    """Whole files and damaged, missing and special ones, in calls of any length and pieces, by threads and a ring."""
+    cuts = [min(cut, SIZE - head) for cut in cuts]
     if kind == "ring" and uring_reader.refusal():
         pytest.skip("no io_uring")
     paths = ["/dev/zero" if kind == "zero" else str(folder / kind) for kind in kinds]
@@ -174,7 +189,9 @@ def test_it_gives_what_a_reader_gives_that_checks_each_file(
     def both() -> tuple[list[Any], list[Any]]:
         reader = UringReader(length) if kind == "ring" else quick_reader()
         with closing(reader):
-            return read_with(reader, files, head), read_with(ThoroughReader(), list(files), head)
+            return [read_with(reader, files, head, cut) for cut in cuts], [
+                read_with(ThoroughReader(), list(files), head, cut) for cut in cuts
+            ]
 
     one, other = in_thread(both)
     assert one == other
@@ -403,10 +420,15 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     uring_reader.refusal.cache_clear()
 
 
-def pipeline_of(folder: Path, count: int = 64) -> af.Pipeline[Any]:
+def pipeline_of(folder: Path, count: int = 64, kind: str = "npy") -> af.Pipeline[Any]:
     for number in range(count):
-        np.save(folder / f"{number:03}.npy", np.full(100, number, np.float32))
-    return af.files(f"{folder}/*.npy").shuffle(seed=0).repeat(2).load(af.npy).batch(8)
+        array = np.full(100, number, np.float32)
+        if kind == "npz":
+            np.savez(folder / f"{number:03}.npz", x=array, y=np.int64(number))
+        else:
+            np.save(folder / f"{number:03}.npy", array)
+    decoder = {"npy": af.npy, "npz": af.npz}[kind]
+    return af.files(f"{folder}/*.{kind}").shuffle(seed=0).repeat(2).load(decoder).batch(8)
 
 
 def test_without_a_ring_threads_read_and_say_so_once(
@@ -458,11 +480,12 @@ def test_a_disk_whose_reads_go_to_other_threads_is_read_without_it(
 
 
 @needs_ring
+@pytest.mark.parametrize("kind", ["npy", "npz"])
 def test_a_pipeline_reads_with_rings_and_makes_no_files(
-    tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A `File` is made for those that are looked at, and for the first one of all."""
-    pipeline = pipeline_of(tmp_path)
+    pipeline = pipeline_of(tmp_path, kind=kind)
     made: list[str] = []
     real = File.__init__
 
@@ -471,9 +494,11 @@ def test_a_pipeline_reads_with_rings_and_makes_no_files(
         real(self, path, *given, **options)
 
     monkeypatch.setattr(File, "__init__", init)
-    assert sorted(np.concatenate(list(pipeline))[:, 0].tolist()) == sorted(2 * [*range(64)])
+    batches = [batch if kind == "npy" else batch["x"] for batch in pipeline]
+    assert sorted(np.concatenate(batches)[:, 0].tolist()) == sorted(2 * [*range(64)])
     assert sum(calls) == 128
-    assert len(made) <= 4 * len(calls)  # 32 and more in each call, if there are more files
+    if kind == "npy":  # archives are looked at before they are read, until it is known that they are not packed
+        assert len(made) <= 4 * len(calls)  # 32 and more in each call, if there are more files
 
 
 @needs_ring
