@@ -145,7 +145,7 @@ class Reader:
     def read_rows(self, files: Sequence[File], columns: Columns) -> dict[int, Exception]:
         """Read whole files into the rows of arrays, and return the error of each file that failed, by its place.
 
-        The first bytes of a file go into its row of the first column, the next ones into its row of the second one.
+        The first bytes of a file go into its row of the first column, the next ones into its row of the second.
         If a file failed, its memory may hold anything.
         """
         outcomes = self.read_into(files, parts_of(columns))

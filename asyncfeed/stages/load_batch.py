@@ -30,7 +30,8 @@ from asyncfeed.stages.base import Node
 from asyncfeed.stages.batch import Batch, Group
 from asyncfeed.stages.loading import Contents, ContentsReader
 from asyncfeed.stages.pad import Pad, values_of
-from asyncfeed.stages.read_rows import DecodedRows, HeadedRows, LaidOutRows, LayoutMismatch, Unread, fitting
+from asyncfeed.stages.read_archives import LaidOutRows
+from asyncfeed.stages.read_rows import DecodedRows, HeadedRows, LayoutMismatch, Unread, fitting
 from asyncfeed.stages.steps import MemberError, Place, Step, Work
 from asyncfeed.stats import SlowPaths
 from asyncfeed.trees import Spec, Tree, leaf_spec, unflatten

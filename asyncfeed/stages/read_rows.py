@@ -6,7 +6,6 @@ be loaded file by file.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
@@ -15,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 import numpy as np
 
 from asyncfeed.errors import Corrupt, Unavailable
-from asyncfeed.formats.base import Decoder, Header, Layout
+from asyncfeed.formats.base import Decoder, Header
 from asyncfeed.reading.file import Bytes, File, Numbers
 from asyncfeed.reading.listing import FileSpan
-from asyncfeed.reading.reader import Columns, Reader, Rows, parts_of, value
+from asyncfeed.reading.reader import Columns, Reader, Rows, value
 from asyncfeed.stacking.collate import Where
 from asyncfeed.stacking.pool import Pool
 from asyncfeed.stages.pad import Pad, fill_value
-from asyncfeed.trees import Tree, flatten, unflatten
+from asyncfeed.trees import Tree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,9 +31,6 @@ R = TypeVar("R")
 
 PROBE = 256
 """Number of bytes that hold a header as `numpy.save` writes it: 128, or 192 for a long list of fields."""
-MOST = 256
-"""Number of arrays that a file may hold. One call takes at most 1,024 buffers."""
-
 
 REMEMBERED = 1024
 """Number of headers of a ragged column that are remembered by their bytes."""
@@ -43,7 +39,6 @@ SCRATCH = 1 << 20
 it were larger, files with other large arrays would take memory that no limit counts. If it were smaller, fewer
 files would be opened ahead."""
 DIFFERS = "a file differs from the first in its header or size"
-NO_LAYOUT = "the arrays are compressed, pickled, or too many"
 
 
 class LayoutMismatch(Exception):
@@ -77,7 +72,7 @@ class Unread(Exception):
         self.error = error
 
 
-def _check(failed: Mapping[int, Exception], places: range) -> None:
+def check_read(failed: Mapping[int, Exception], places: range) -> None:
     """Raise the error of the first file that could not be read into its row."""
     if not failed:
         return
@@ -103,7 +98,7 @@ def _equal_rows(count: int, size: int) -> tuple[Numbers, Numbers]:
     return np.arange(count) * size, np.full(count, size)
 
 
-def _calls(
+def calls_of(
     groups: Sequence[Sequence[File]], arrays: Columns, aside: int
 ) -> Iterator[tuple[Sequence[File], Columns, range]]:
     """Yield files that are read with one call, with the rows of their arrays, and their places among all files.
@@ -124,15 +119,15 @@ def _calls(
         before += len(group)
 
 
-def _rows(array: NDArray[Any], count: int, size: int) -> Rows:
+def rows_of(array: NDArray[Any], count: int, size: int) -> Rows:
     """Return the rows of an array, of `size` bytes each."""
-    return Rows(_bytes(array), *_equal_rows(count, size))
+    return Rows(bytes_of(array), *_equal_rows(count, size))
 
 
 def _read_headed(reader: Reader, files: Sequence[File], head: bytes, arrays: Columns, places: range) -> None:
     """Read files that begin with `head` into rows."""
     heads = np.empty((len(files), len(head)), np.uint8)
-    _check(reader.read_rows(files, [[_rows(heads, len(files), len(head))], *arrays]), places)
+    check_read(reader.read_rows(files, [[rows_of(heads, len(files), len(head))], *arrays]), places)
     if heads.tobytes() != head * len(files):  # as bytes: numpy would give up the GIL for it
         raise LayoutMismatch(DIFFERS)
 
@@ -191,9 +186,9 @@ class HeadedRows:
         """Read groups of files, all of one shape, each group into the rows of one array."""
         header, head, _ = self._first(reader, groups[0][0])
         made = [self._pool.empty((len(files), *header.shape), header.dtype) for files in groups]
-        rows = [_rows(out, len(out), header.nbytes) for out in made]
+        rows = [rows_of(out, len(out), header.nbytes) for out in made]
         try:
-            for files, some, places in _calls(groups, [rows], len(head)):
+            for files, some, places in calls_of(groups, [rows], len(head)):
                 _read_headed(reader, files, head, some, places)
         except LayoutMismatch:
             self._known = None
@@ -226,12 +221,12 @@ class HeadedRows:
                 raise LayoutMismatch("pad changes more than the first axis")
             out = self._pool.empty((len(each), *shape), dtype)
             made.append(out)
-            rows.append(Rows(_bytes(out), _equal_rows(len(each), shape[0] * unit)[0], each * unit))
+            rows.append(Rows(bytes_of(out), _equal_rows(len(each), shape[0] * unit)[0], each * unit))
         joined = np.concatenate(lengths).tolist()
         expected = _Ragged(tail, dtype, offset)
-        for files, some, places in _calls(groups, [rows], offset):
+        for files, some, places in calls_of(groups, [rows], offset):
             heads = np.empty((len(files), offset), np.uint8)
-            _check(reader.read_rows(files, [[_rows(heads, len(files), offset)], *some]), places)
+            check_read(reader.read_rows(files, [[rows_of(heads, len(files), offset)], *some]), places)
             self._check_heads(known, heads, files, joined[places.start : places.stop], expected)
         for out, each in zip(made, lengths, strict=True):
             for place in np.flatnonzero(each < out.shape[1]).tolist():
@@ -270,61 +265,6 @@ class HeadedRows:
         return known
 
 
-class LaidOutRows:
-    """Reads files that hold several arrays. Any number of threads may call it."""
-
-    def __init__(self, decoder: Decoder[Any], pool: Pool) -> None:
-        self._decoder = decoder
-        self._pool = pool
-        self._template: _Template | None = None
-        self._unsupported = False
-
-    def read(self, reader: Reader, files: Sequence[File]) -> Tree:
-        """Read files that are laid out alike, each array into its row of one; return them as a sample."""
-        return self.read_many(reader, [files])[0]
-
-    def read_many(self, reader: Reader, groups: Sequence[Sequence[File]]) -> list[Tree]:
-        """Read groups of files, all laid out alike; return each group as a sample of arrays."""
-        template = self._template or self._learn(reader, groups[0][0])
-        samples = []
-        arrays = []
-        for files in groups:
-            made = [self._pool.empty((len(files), *each.shape), each.dtype) for each in template.headers]
-            arrays.append([_rows(out, len(files), len(_bytes(out)) // len(files)) for out in made])
-            samples.append(template.sample(made))
-        try:
-            for files, some, places in _calls(groups, list(zip(*arrays, strict=True)), len(template.aside)):
-                asides = np.empty((len(files), len(template.aside)), np.uint8)
-                columns = template.columns(asides, some)
-                _check(reader.read_rows(files, columns), places)
-                rows = parts_of(columns[1::2])
-                if not all(map(template.fits, map(bytearray, asides), rows)):
-                    raise LayoutMismatch(DIFFERS)
-        except LayoutMismatch:
-            self._template = None
-            raise
-        return samples
-
-    def read_ragged(
-        self, reader: Reader, groups: Sequence[Sequence[File]], pad: Pad, value: object, where: Where
-    ) -> list[tuple[Tree, Any]]:
-        """Raise `LayoutMismatch`: such files are padded after they are loaded."""
-        raise LayoutMismatch("files with several arrays are padded after they are loaded")
-
-    def _learn(self, reader: Reader, file: File) -> _Template:
-        if self._unsupported:
-            raise LayoutMismatch(NO_LAYOUT)
-        buffer = value(*reader.read((file,)))
-        layout = self._decoder.layout(buffer, file)
-        if layout is None or len(layout.headers) > MOST:
-            self._unsupported = (
-                True  # compressed, for example. The other files will be, too, and a check costs time
-            )
-            raise LayoutMismatch(NO_LAYOUT)
-        template = self._template = _Template(buffer, layout)
-        return template
-
-
 class DecodedRows:
     """Decodes files into rows of one shape. Any number of threads may call it."""
 
@@ -357,59 +297,6 @@ class DecodedRows:
         raise LayoutMismatch("samples of one shape are padded after they are loaded")
 
 
-class _Template:
-    """A layout prepared for reading: the arrays in the order of the file, and all other bytes joined."""
-
-    def __init__(self, buffer: Bytes, layout: Layout) -> None:
-        arrays = sorted(layout.headers.items(), key=lambda each: each[1].offset)
-        keys = [key for key, _ in arrays]
-        self.headers = [header for _, header in arrays]
-        self.size = len(buffer)
-        self._order, self._spec = flatten({key: keys.index(key) for key in layout.headers})
-        ends = [0, *(header.offset + header.nbytes for header in self.headers)]
-        starts = [*(header.offset for header in self.headers), self.size]
-        aside = bytearray().join(buffer.data[stop:start] for stop, start in zip(ends, starts, strict=True))
-        self.gaps = [(self._place(stop), self._place(start)) for stop, start in zip(ends, starts, strict=True)]
-        self._loose = [(self._place(start), bytes(stop - start)) for start, stop in layout.loose]
-        sums = dict(zip(layout.headers, layout.sums, strict=False))
-        self._sums = [(self._place(sums[key][0]), sums[key][1]) for key in keys if key in sums]
-        self.aside = self._blank(aside)
-
-    def _place(self, at: int) -> int:
-        """Convert a position in the file to a position in the bytes that are outside of the arrays."""
-        return at - sum(header.nbytes for header in self.headers if header.offset < at)
-
-    def _blank(self, text: bytearray) -> bytearray:
-        for at, zeros in self._loose:
-            text[at : at + len(zeros)] = zeros
-        return text
-
-    def columns(self, asides: Bytes, arrays: Columns) -> list[Sequence[Rows]]:
-        """Return where files are read to: `asides` takes the bytes outside of their arrays."""
-        count, width = asides.shape
-        tops = np.arange(count) * width
-        memory = asides.reshape(-1)
-        columns: list[Sequence[Rows]] = [
-            [Rows(memory, tops + start, np.full(count, stop - start))] for start, stop in self.gaps
-        ]
-        for at, rows in enumerate(arrays):
-            columns.insert(2 * at + 1, rows)
-        return columns
-
-    def fits(self, found: bytearray, rows: Sequence[Any]) -> bool:
-        """Return whether a file is sound: `found` has its bytes outside of the arrays, `rows` has its arrays.
-
-        Bytes of `found` that may differ between files are set to zero.
-        """
-        for row, (at, before) in zip(rows, self._sums, strict=False):
-            if zlib.crc32(row, before) != int.from_bytes(found[at : at + 4], "little"):
-                return False
-        return self._blank(found) == self.aside
-
-    def sample(self, arrays: Sequence[NDArray[Any]]) -> Tree:
-        """Return the arrays by name, in the order that a batch of samples has."""
-        return unflatten(self._spec, [arrays[number] for number in self._order])
-
-
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the bytes of an array, without a copy."""
     return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
