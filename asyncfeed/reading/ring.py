@@ -2,9 +2,9 @@
 
 For each file a chain of two requests is written into the ring, which is memory shared with the kernel: open the
 file into a slot of the ring, and read it. The read asks for one byte more than the file should have, so its result
-tells whether the file ends where it should. Then one system call submits all chains and waits for them, and a
-second one closes all slots. ctypes releases the GIL during these calls. numpy writes the requests of all files
-together, so there is no Python for each file.
+tells whether the file ends where it should. Then one system call, without the GIL, submits all chains and waits for
+them. A second one closes all slots. numpy writes the requests of all files together, so there is no Python for each
+file.
 
 Invariants:
 
@@ -37,9 +37,9 @@ import numpy as np
 
 from asyncfeed.reading.file import Numbers
 
-FILES: Final = 250
-"""Largest number of files that are read with one system call. Each has a slot, which counts as an open file. Each
-has two requests, and numpy keeps the GIL for up to 500 elements."""
+FILES: Final = 240
+"""Largest number of files that are read with one system call. Each has a slot, which counts as an open file. With
+more, numpy gives up the GIL for their requests: there are two for each file, and `LOOKS`."""
 LOOKS: Final = 8
 """Largest number of these files whose status is asked for."""
 _PER_FILE: Final = 2

@@ -21,7 +21,7 @@ from asyncfeed.reading.file import Bytes, File, Numbers, address_of
 from asyncfeed.reading.listing import ENCODING, ERRORS, UNKNOWN, FileSpan
 from asyncfeed.reading.local import SMALL_BYTES, LocalReader
 from asyncfeed.reading.reader import Columns, Waits, sizes_of
-from asyncfeed.reading.ring import FILES, Ring, Wanted
+from asyncfeed.reading.ring import FILES, LOOKS, Ring, Wanted
 from asyncfeed.reading.sampled import blocks_read, waited_for
 
 log = logging.getLogger("asyncfeed")
@@ -64,7 +64,7 @@ class UringReader(LocalReader):
                 address_of(paths) + starts,
                 [each[part] for each in bases],
                 [each[part] for each in sizes],
-                self._sampled.places(len(some)),
+                self._sampled.places(len(some))[:LOOKS],
             )
             places = self._read(ring, wanted, totals[part], listed, some, (paths, columns))
             again += [start + place for place in places]
