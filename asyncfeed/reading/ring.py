@@ -2,9 +2,9 @@
 
 For each file a chain of two requests is written into the ring, which is memory shared with the kernel: open the
 file into a slot of the ring, and read it. The read asks for one byte more than the file should have, so its result
-tells whether the file ends where it should. Then one system call, without the GIL, submits all chains and waits for
-them. A second one closes all slots. numpy writes the requests of all files together, so there is no Python for each
-file.
+tells whether the file ends where it should. Then one system call, without the GIL, submits all chains and waits
+for them. A second one closes all slots. numpy writes the requests of all files together, so there is no Python for
+each file.
 
 Invariants:
 
