@@ -69,6 +69,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/images.py
 	$(BIN)/python benchmarks/records.py
 	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python benchmarks/listing.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/figure.py
 

@@ -15,8 +15,9 @@ from asyncfeed.file_source import Files, Unlisted, files
 from asyncfeed.numbered import Numbered
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.reading.file import File
+from asyncfeed.reading.given import Pattern
 from asyncfeed.reading.keys import ObjectList
-from asyncfeed.reading.listing import FileList, Pattern
+from asyncfeed.reading.listing import FileList
 from asyncfeed.reading.urls import scheme_of
 from asyncfeed.stages.base import Source
 from asyncfeed.stages.steps import Indexed

@@ -20,8 +20,8 @@ from asyncfeed.errors import PipelineError
 from asyncfeed.formats.cells import as_bool
 from asyncfeed.numbered import Numbered
 from asyncfeed.pipeline import Pipeline
+from asyncfeed.reading.given import Pattern
 from asyncfeed.reading.keys import ObjectList
-from asyncfeed.reading.listing import Pattern
 from asyncfeed.reading.manifest import Namer
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.remote import OPTIONS

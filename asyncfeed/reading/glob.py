@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter, itemgetter, methodcaller
 from stat import S_ISREG
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from asyncfeed.errors import PipelineError
 
@@ -60,7 +60,7 @@ class Boundary:
         )
 
 
-class _Directory(NamedTuple):
+class Directory(NamedTuple):
     """A directory that has not been visited, and the parts of the pattern that its entries may match."""
 
     prefix: str
@@ -71,8 +71,81 @@ class _Directory(NamedTuple):
     active: tuple[int, ...]
 
 
-_Inside = tuple[str, "os.DirEntry[str]", _Directory | None]
+Inside = tuple[str, "Entry", Directory | None]
 """The name that an entry is sorted by, the entry, and its directory if it is to be visited."""
+
+NO_DIRECTORY = "which is not a directory"
+ONLY_DIRECTORIES = "which holds matching directories only: add /* to match the files in them"
+"""What the error for a pattern without a match adds."""
+
+
+class Entry(Protocol):
+    """An entry of a directory. `os.DirEntry` is one."""
+
+    @property
+    def name(self) -> str:
+        """Return the name."""
+        ...
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        """Return whether it is a directory, or a link to one."""
+        ...
+
+    def is_symlink(self) -> bool:
+        """Return whether it is a link."""
+        ...
+
+    def stat(self) -> os.stat_result:
+        """Return the status of the file, or of the file that a link leads to."""
+        ...
+
+
+class Search(NamedTuple):
+    """A pattern without braces, split into the parts after its fixed directory."""
+
+    parts: list[str]
+    matchers: list[Callable[[str], object]]
+    boundary: Boundary
+
+    def step(self, entry: Entry, active: tuple[int, ...]) -> tuple[bool, tuple[int, ...]]:
+        """Return whether an entry matches the whole pattern, and the parts that entries below it may match."""
+        name = entry.name
+        last = False
+        onward: tuple[int, ...] = ()
+        for at in active:
+            part = self.parts[at]
+            if part == _RECURSIVE:
+                # As in `pathlib`, links are not followed, because they may form a circle.
+                if name[0] != "." and entry.is_dir(follow_symlinks=False):
+                    onward += (at,)
+            elif (name[0] != "." or part[0] == ".") and self.matchers[at](name):
+                if at + 1 == len(self.parts):
+                    last = True
+                elif entry.is_dir():
+                    onward += (at + 1,)
+        return last, onward
+
+    def last(self, here: Directory) -> tuple[str, Callable[[str], object]]:
+        """Return the last part if the files in a directory may match it, else "", and what matches it."""
+        last = len(self.parts) - 1
+        return self.parts[last] if last in here.active else "", self.matchers[last]
+
+    def enter(self, entry: Entry, here: Directory, onward: tuple[int, ...]) -> Directory:
+        """Return the directory of an entry, in which entries may match the parts `onward`."""
+        path = here.prefix + entry.name
+        active = _closure(onward, self.parts)
+        if not entry.is_symlink():
+            return Directory(f"{path}/", f"{here.real}/{entry.name}", here.link, active)
+        real = os.path.realpath(path)
+        return Directory(f"{path}/", real, None if self.boundary.holds(real) else path, active)
+
+    def check(self, entry: Entry, path: str, here: Directory) -> None:
+        """Raise if a file is outside of the boundary, through a link of its own or of its directory."""
+        if entry.is_symlink():
+            if not self.boundary.holds(os.path.realpath(path)):
+                raise self.boundary.error(path, path)
+        elif here.link is not None:
+            raise self.boundary.error(path, here.link)
 
 
 def has_magic(text: str) -> bool:
@@ -146,30 +219,23 @@ def walk(pattern: str, boundary: Boundary | None, *, optional: bool = False) -> 
         PipelineError: Nothing matches, unless `optional`; or a match lies outside of the boundary.
         OSError: A directory cannot be read, or a link leads to nothing.
     """
-    base, parts = _split(pattern)
-    directory = base or "."
-    if boundary is None:
-        boundary = Boundary(directory)
-    real = os.path.realpath(directory)
-    link = None if boundary.holds(real) else directory
-    matchers = [_matcher(part) for part in parts]
-    top = _Directory(base, real, link, _closure((0,), parts))
+    search, top = begin(pattern, boundary)
     try:
-        under_way = [(top, iter(_inside(top, parts, matchers, boundary)))]
+        under_way = [(top, iter(_inside(top, search)))]
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise nothing(pattern, [directory], "which is not a directory") from error
+        raise nothing(pattern, [top.prefix or "."], NO_DIRECTORY) from error
     found = directories = 0
     while under_way:
         here, entries = under_way[-1]
         for _, entry, below in entries:
             if below is not None:
-                under_way.append((below, iter(_inside(below, parts, matchers, boundary))))
+                under_way.append((below, iter(_inside(below, search))))
                 break
             status = entry.stat()
             if S_ISREG(status.st_mode):
                 path = here.prefix + entry.name
                 if here.link is not None or entry.is_symlink():
-                    _check(entry, path, here, boundary)
+                    search.check(entry, path, here)
                 found += 1
                 yield path, status.st_size, status.st_mtime_ns
             else:
@@ -177,78 +243,45 @@ def walk(pattern: str, boundary: Boundary | None, *, optional: bool = False) -> 
         else:
             under_way.pop()
     if not found and not optional:
-        hint = "which holds matching directories only: add /* to match the files in them" if directories else ""
-        raise nothing(pattern, [directory], hint)
+        raise nothing(pattern, [top.prefix or "."], ONLY_DIRECTORIES if directories else "")
 
 
-def _inside(
-    here: _Directory, parts: list[str], matchers: list[Callable[[str], object]], boundary: Boundary
-) -> Iterable[_Inside]:
+def begin(pattern: str, boundary: Boundary | None) -> tuple[Search, Directory]:
+    """Return what a pattern without braces looks for, and the directory in which its search begins."""
+    base, parts = _split(pattern)
+    directory = base or "."
+    if boundary is None:
+        boundary = Boundary(directory)
+    real = os.path.realpath(directory)
+    link = None if boundary.holds(real) else directory
+    search = Search(parts, [_matcher(part) for part in parts], boundary)
+    return search, Directory(base, real, link, _closure((0,), parts))
+
+
+def _inside(here: Directory, search: Search) -> Iterable[Inside]:
     """Return what matches in a directory, and the directories in it to visit, in the order of the paths."""
-    inside: list[_Inside] = []
-    active = here.active
-    last = len(parts) - 1
-    if active == (last,):  # most files are here: no directory below can match
-        matches, hidden = matchers[last], parts[last][0] == "."
+    inside: list[Inside] = []
+    last = len(search.parts) - 1
+    if here.active == (last,):  # most files are here: no directory below can match
+        matches, hidden = search.matchers[last], search.parts[last][0] == "."
         with os.scandir(here.prefix or ".") as entries:
             found = [entry for entry in entries if matches(entry.name) and (hidden or entry.name[0] != ".")]
         found.sort(key=attrgetter("name"))
         return ((entry.name, entry, None) for entry in found)
     with os.scandir(here.prefix or ".") as entries:
         for entry in entries:
-            last, onward = _step(entry, active, parts, matchers)
-            if last:
+            matched, onward = search.step(entry, here.active)
+            if matched:
                 inside.append((entry.name, entry, None))
             if onward:  # the paths of what is in it begin so
-                below = _enter(entry, here, boundary, _closure(onward, parts))
-                inside.append((f"{entry.name}/", entry, below))
+                inside.append((f"{entry.name}/", entry, search.enter(entry, here, onward)))
     inside.sort(key=itemgetter(0))
     return inside
-
-
-def _step(
-    entry: os.DirEntry[str],
-    active: tuple[int, ...],
-    parts: list[str],
-    matchers: list[Callable[[str], object]],
-) -> tuple[bool, tuple[int, ...]]:
-    """Return whether an entry matches the whole pattern, and the parts that entries below it may match."""
-    name = entry.name
-    last = False
-    onward: tuple[int, ...] = ()
-    for at in active:
-        part = parts[at]
-        if part == _RECURSIVE:
-            # As in `pathlib`, links are not followed, because they may form a circle.
-            if name[0] != "." and entry.is_dir(follow_symlinks=False):
-                onward += (at,)
-        elif (name[0] != "." or part[0] == ".") and matchers[at](name):
-            if at + 1 == len(parts):
-                last = True
-            elif entry.is_dir():
-                onward += (at + 1,)
-    return last, onward
 
 
 def _closure(active: tuple[int, ...], parts: list[str]) -> tuple[int, ...]:
     """Add the part after each `**`, because `**` also matches no directory at all."""
     return tuple(sorted({*active, *(at + 1 for at in active if parts[at] == _RECURSIVE)}))
-
-
-def _check(entry: os.DirEntry[str], path: str, here: _Directory, boundary: Boundary) -> None:
-    if entry.is_symlink():
-        if not boundary.holds(os.path.realpath(path)):
-            raise boundary.error(path, path)
-    elif here.link is not None:
-        raise boundary.error(path, here.link)
-
-
-def _enter(entry: os.DirEntry[str], here: _Directory, boundary: Boundary, active: tuple[int, ...]) -> _Directory:
-    path = here.prefix + entry.name
-    if not entry.is_symlink():
-        return _Directory(f"{path}/", f"{here.real}/{entry.name}", here.link, active)
-    real = os.path.realpath(path)
-    return _Directory(f"{path}/", real, None if boundary.holds(real) else path, active)
 
 
 def _split(pattern: str) -> tuple[str, list[str]]:

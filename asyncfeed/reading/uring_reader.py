@@ -18,8 +18,9 @@ from functools import cache
 import numpy as np
 
 from asyncfeed.reading.file import Bytes, File, Numbers, address_of
-from asyncfeed.reading.listing import ENCODING, ERRORS, UNKNOWN, FileSpan
+from asyncfeed.reading.listing import UNKNOWN, FileSpan
 from asyncfeed.reading.local import SMALL_BYTES, LocalReader
+from asyncfeed.reading.packed_names import ENCODING, ERRORS
 from asyncfeed.reading.reader import Columns, Waits, sizes_of
 from asyncfeed.reading.ring import FILES, LOOKS, Ring, Wanted
 from asyncfeed.reading.sampled import blocks_read, waited_for

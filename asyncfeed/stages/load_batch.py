@@ -65,6 +65,7 @@ class LoadBatch(Node):
             self.load.decoder, each.fn, str(self.load), self.load.wanted, self.batch.padding, slow_paths
         )
         here = self.load.on == "thread"
+        cost = Cost(each.cost, self.batch.padding, read.file_bytes)
         work = Work(
             read,
             self.load.on,
@@ -72,8 +73,8 @@ class LoadBatch(Node):
             many=read.many if here and read.reads_together else None,
             placed=True,
             concurrency=each.concurrency,
-            cost=Cost(each.cost, self.batch.padding),
-            measure=None if each.measure is None else Measure(each.measure, self.batch.padding),
+            cost=cost,
+            measure=None if each.measure is None else Measure(each.measure, self.batch.padding, cost),
             packed=each.packed,
             slow_paths=slow_paths,
         )
@@ -114,17 +115,27 @@ class Cost:
 
     each: Callable[[Any], int | None] | None
     padding: Pad | None
+    learned: Callable[[], int | None]
+    """Returns the size that the files of the last batch had; None if that says nothing about the next ones. It
+    counts if files were listed without their sizes."""
 
     def __call__(self, samples: Sequence[Tree]) -> int | None:
         """Return the number of bytes; None if the size of a sample is not known."""
         assert self.each is not None
         if isinstance(samples, FileSpan):
+            if not samples.files.sized:
+                return self.of_learned(samples)
             costs = samples.sizes()
         else:
             costs = [cost for cost in map(self.each, samples) if cost is not None]
             if len(costs) < len(samples):
                 return None
         return sum(costs) if self.padding is None else len(costs) * max(costs)
+
+    def of_learned(self, samples: Sequence[Tree]) -> int | None:
+        """Return the number of bytes if each file has the size that was learned; None if none was."""
+        size = self.learned()
+        return None if size is None else size * len(samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +144,15 @@ class Measure:
 
     each: Callable[[Any], int] | None
     padding: Pad | None
+    cost: Cost
 
-    def __call__(self, samples: list[Tree]) -> int:
+    def __call__(self, samples: Sequence[Tree]) -> int:
         """Return the number of bytes. This blocks."""
         assert self.each is not None
+        if isinstance(samples, FileSpan) and not samples.files.sized:
+            learned = self.cost.of_learned(samples)  # a batch may have been read since it was asked for
+            if learned is not None:
+                return learned
         costs = list(map(self.each, samples))
         return sum(costs) if self.padding is None else len(costs) * max(costs)
 
@@ -212,6 +228,11 @@ class ReadBatch:
         """Whether the files of several batches can be read with one call."""
         decoder = self.decoder
         return decoder.row is None and (decoder.probes or (decoder.lays_out and self.padding is None))
+
+    def file_bytes(self) -> int | None:
+        """Return the size of each file, if the files that were read last had one shape. Return None otherwise."""
+        rows = self._rows.get(0)
+        return rows.file_bytes if isinstance(rows, HeadedRows) and self.padding is None else None
 
     def waits(self) -> Waits:
         """Return what the last call waited for."""

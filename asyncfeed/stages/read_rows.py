@@ -20,6 +20,7 @@ from asyncfeed.reading.listing import FileSpan
 from asyncfeed.reading.reader import Columns, Reader, Rows, value
 from asyncfeed.stacking.collate import Where
 from asyncfeed.stacking.pool import Pool
+from asyncfeed.stages.loading import UNKNOWN_BYTES
 from asyncfeed.stages.pad import Pad, fill_value
 from asyncfeed.trees import Tree
 
@@ -134,7 +135,7 @@ def _read_headed(reader: Reader, files: Sequence[File], head: bytes, arrays: Col
 
 def _are_sized(files: Sequence[File]) -> bool:
     """Return whether the size of each file is known."""
-    return isinstance(files, FileSpan) or all(file.size is not None for file in files)
+    return files.files.sized if isinstance(files, FileSpan) else all(file.size is not None for file in files)
 
 
 def _sizes(files: Sequence[File]) -> Numbers:
@@ -264,6 +265,12 @@ class HeadedRows:
         self._known = known = header, buffer[: header.offset].tobytes(), Lengths()
         return known
 
+    @property
+    def file_bytes(self) -> int | None:
+        """The size of the files of the last batch, if they had one shape. None before the first one."""
+        known = self._known
+        return None if known is None else known[0].offset + known[0].nbytes
+
 
 class DecodedRows:
     """Decodes files into rows of one shape. Any number of threads may call it."""
@@ -277,7 +284,7 @@ class DecodedRows:
         row = self._decoder.row
         assert row is not None
         out = self._pool.empty((len(files), *row.shape), row.dtype)
-        for some in _groups(len(files), max(file.size or 0 for file in files)):
+        for some in _groups(len(files), max(UNKNOWN_BYTES if file.size is None else file.size for file in files)):
             read = reader.read(files[some.start : some.stop])
             for place in some:
                 outcome = read.pop(0)

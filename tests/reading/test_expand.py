@@ -1,4 +1,4 @@
-"""`expand`: which files do paths and patterns name, and which must they not."""
+"""`expand`: which files do paths and patterns name, and which must they not. `expand_names` finds the same."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import glob
 import os
 import pickle
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +18,17 @@ from asyncfeed.errors import PipelineError
 from asyncfeed.reading.file import File
 from asyncfeed.reading.glob import alternatives, has_magic
 from asyncfeed.reading.listing import FileList, expand
+from asyncfeed.reading.name_list import expand_names
 
 Tree = Callable[..., None]
+
+
+@pytest.fixture(autouse=True, params=["eager", "names"])
+def listing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run each test with both functions."""
+    if request.param == "names":
+        monkeypatch.setattr(sys.modules[__name__], "expand", expand_names)
+    return str(request.param)
 
 
 @pytest.fixture
@@ -38,12 +48,13 @@ def paths(files: FileList) -> list[str]:
     return [file.path for file in files]
 
 
-def test_a_pattern_gives_its_files_sorted_with_size_and_time(tree: Tree) -> None:
+def test_a_pattern_gives_its_files_sorted_with_size_and_time(tree: Tree, listing: str) -> None:
     tree("data/b.npy", "data/a.npy", "data/c.txt")
     files = expand("data/*.npy")
     assert paths(files) == ["data/a.npy", "data/b.npy"]
     status = Path("data/a.npy").stat()
-    assert files[0] == File("data/a.npy", status.st_size, status.st_mtime_ns)
+    known = (status.st_size, status.st_mtime_ns) if listing == "eager" else ()
+    assert files[0] == File("data/a.npy", *known)
 
 
 def test_a_path_object_may_be_a_pattern(tree: Tree) -> None:

@@ -137,7 +137,7 @@ def test_what_is_wrong_with_a_url_is_said_where_the_pipeline_is_written() -> Non
         with pytest.raises(af.PipelineError) as caught:
             af.files(url, listing="streamed")
         assert "CANARY" not in str(caught.value)
-    with pytest.raises(af.PipelineError, match='must be "eager" or "streamed"'):
+    with pytest.raises(af.PipelineError, match='must be "eager", "names" or "streamed"'):
         af.files("s3://bucket/*", listing="lazy")  # type: ignore[arg-type]
 
 
