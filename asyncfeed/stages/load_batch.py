@@ -230,9 +230,11 @@ class ReadBatch:
         return decoder.row is None and (decoder.probes or (decoder.lays_out and self.padding is None))
 
     def file_bytes(self) -> int | None:
-        """Return the size of each file, if the files that were read last had one shape. Return None otherwise."""
+        """Return the size of each file, if the files that were read last were alike. Return None otherwise."""
         rows = self._rows.get(0)
-        return rows.file_bytes if isinstance(rows, HeadedRows) and self.padding is None else None
+        if self.padding is not None or not isinstance(rows, HeadedRows | LaidOutRows):
+            return None
+        return rows.file_bytes
 
     def waits(self) -> Waits:
         """Return what the last call waited for."""

@@ -79,6 +79,12 @@ class LaidOutRows:
         template = self._template = _Template(buffer, layout)
         return template
 
+    @property
+    def file_bytes(self) -> int | None:
+        """The size of the files of the last batch. None before the first one, and if they differ in layout."""
+        template = self._template
+        return None if template is None else template.size
+
 
 class _Template:
     """A layout prepared for reading: the arrays in the order of the file, and all other bytes joined."""

@@ -130,15 +130,25 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("ring", ["1", "0"])
+@pytest.mark.parametrize("kind", ["npy", "npz"])
+@pytest.mark.parametrize("ring", [True, False])
 def test_no_size_is_looked_up_after_the_first_batches(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, measured: list[str], ring: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: list[str], ring: bool, kind: str
 ) -> None:
     """The first batch tells the size of the others. Readers look at one file in 64, for other reasons."""
-    monkeypatch.setenv("ASYNCFEED_IO_URING", ring)
-    pipeline = af.files(f"{folder}/*.npy", listing="names").shuffle(seed=1).repeat(20).load(af.npy, concurrency=1)
-    with pipeline.batch(10).open() as feed:
+    if not ring:
+        monkeypatch.setattr("asyncfeed.reading.uring_reader.refusal", lambda: "this test wants none")
+    for number in range(100):
+        data = np.full((3, 2), number, np.float32)
+        if kind == "npz":
+            np.savez(tmp_path / f"{number:03}.npz", x=data)
+        else:
+            np.save(tmp_path / f"{number:03}.npy", data)
+    files = af.files(f"{tmp_path}/*", listing="names").shuffle(seed=1).repeat(20)
+    pipeline = files.load(af.npz if kind == "npz" else af.npy, concurrency=1).batch(10)
+    with pipeline.open() as feed:
         assert sum(1 for _ in feed) == 200
+        assert not feed.stats().slow_paths
     assert 0 < len(measured) <= 40
 
 
