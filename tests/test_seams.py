@@ -31,6 +31,9 @@ OWN = {
     "engine/outside.py": {"_scheduled"},  # of asyncio's loops
     "engine/test_interrupts_on_a_loop.py": {"_callback", "_run"},  # of asyncio's handles
     "queues/test_threads.py": {"_attempts", "_give_up", "_push"},
+    "reading/test_names_only.py": {"_as_parameter_", "_parsed"},
+    "reading/test_names_pipeline.py": {"_of"},
+    "reading/test_uring.py": {"_opener"},
     "unit/test_pool.py": {"_free", "_limits", "_lock", "_rounded"},
     "unit/test_ranks.py": {"_src"},  # of JAX
     "unit/test_stats.py": {"_repr_html_"},
