@@ -34,7 +34,7 @@ OWN = {
     "reading/test_names_only.py": {"_as_parameter_", "_parsed"},
     "reading/test_names_pipeline.py": {"_of"},
     "reading/test_uring.py": {"_opener"},
-    "unit/test_pool.py": {"_free", "_limits", "_lock", "_rounded"},
+    "unit/test_pool.py": {"_free", "_limits", "_lock"},
     "unit/test_ranks.py": {"_src"},  # of JAX
     "unit/test_stats.py": {"_repr_html_"},
     "unit/test_testing.py": {"_TURNS_TO_END"},

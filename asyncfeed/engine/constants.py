@@ -203,6 +203,18 @@ ARENA_KEEP_BYTES: Final = 16 << 20
 """An arena that grew beyond this size shrinks again when it is no longer needed."""
 ARENA_ARRAY_BYTES: Final = 4096
 """Arrays of fewer bytes than this are pickled with the rest. A separate buffer costs 2 us more."""
+BLOCK_ARRAY_BYTES: Final = 1 << 16
+"""Arrays of results of at least this many bytes are shown to the parent in the memory that the worker wrote."""
+BLOCKS_FREE: Final = 64
+"""Number of free blocks of shared memory that a worker process keeps. A group needs one for each large array. With
+less, blocks are made anew, which costs more than a copy. With more, memory of other sizes stays longer."""
+BLOCKS_FREE_BYTES: Final = 32 << 20
+"""How large these may be together. Two blocks may be larger."""
+BLOCKS_MOST: Final = 1024
+"""Number of blocks that a process maps. Further results are copied. The system allows 65,530 maps to a process."""
+BLOCK_DESCRIPTORS_SHARE: Final = 8
+"""The part of the file descriptors of a process that blocks may have: 1/8, so 128 of the usual 1,024. With more,
+the program's own files may find none left."""
 WORKER_IDLE_SECONDS: Final = 300.0
 """How long an idle worker process is kept. With less, training has to start new ones after a validation that takes
 longer. With more, memory is held that may never be needed again: about 100 MB for each worker that imports a

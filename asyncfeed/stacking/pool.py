@@ -84,7 +84,7 @@ class Pool:
         size = prod(shape) * dtype.itemsize
         if size < LEAST or dtype.hasobject:
             return aligned_empty(shape, dtype)
-        memory = self._take(_rounded(size))
+        memory = self._take(rounded(size))
         owner = _Owner(memory)
         weakref.finalize(owner, _bring_back, weakref.ref(self), weakref.ref(self._free), memory).atexit = False
         return np.ndarray(shape, dtype, np.asarray(owner))
@@ -179,7 +179,7 @@ def _bring_back(pool: weakref.ref[Pool], free: weakref.ref[deque[_Piece]], memor
         alive.take_back(free(), memory)
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
     """Round a size up, so that similar sizes share memory.
 
     The result is at most an eighth more, which is not touched.

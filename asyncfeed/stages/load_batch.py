@@ -32,7 +32,7 @@ from asyncfeed.stages.loading import Contents, ContentsReader
 from asyncfeed.stages.pad import Pad, values_of
 from asyncfeed.stages.read_archives import LaidOutRows
 from asyncfeed.stages.read_rows import DecodedRows, HeadedRows, LayoutMismatch, Unread, fitting
-from asyncfeed.stages.steps import MemberError, Place, Step, Work
+from asyncfeed.stages.steps import MakesArrays, MemberError, Place, Step, Work
 from asyncfeed.stats import SlowPaths
 from asyncfeed.trees import Spec, Tree, leaf_spec, unflatten
 
@@ -158,7 +158,7 @@ class Measure:
 
 
 @dataclass(slots=True)
-class ReadBatch:
+class ReadBatch(MakesArrays):
     """Reads a list of samples whose leaves are files into one tree of arrays."""
 
     decoder: Decoder[Any]
@@ -176,6 +176,10 @@ class ReadBatch:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle it for another process, which has memory of its own."""
         return ReadBatch, (self.decoder, self.load_each, self.stage, self.wanted, self.padding)
+
+    def make_in(self, pool: Pool) -> None:
+        """Make all batches in the memory of this pool. It must be called before the first batch."""
+        self._pool = pool
 
     def __call__(self, samples: Sequence[Tree], place: Place) -> Tree:
         """Return the batch."""

@@ -12,9 +12,20 @@ from asyncfeed.epoch_end import EpochEnd
 from asyncfeed.errors import Failure
 from asyncfeed.position import Position, Positions
 from asyncfeed.reading.reader import Waits
+from asyncfeed.stacking.pool import Pool
 from asyncfeed.stats import SlowPaths
 
 Concurrency = int | Literal["auto"]
+
+
+class MakesArrays:
+    """A function of a `Work` that makes the arrays of its results itself, and can make them in given memory."""
+
+    __slots__ = ()
+
+    def make_in(self, pool: Pool) -> None:
+        """Make the arrays of all results in the memory of this pool."""
+        raise NotImplementedError
 
 
 class Chunk:

@@ -148,7 +148,7 @@ def test_nothing_alive_is_overwritten_and_no_more_is_held_than_was_out(moves: li
         for mark, array in out.items():
             assert array[0] == array[-1] == mark
         array = None  # type: ignore[assignment]
-        held = sum(module._rounded(each.nbytes) for each in out.values())
+        held = sum(module.rounded(each.nbytes) for each in out.values())
         most = max(most, held)
         assert held + pool.nbytes <= most
 

@@ -20,16 +20,21 @@ import subprocess
 import sys
 import threading
 import weakref
+from array import array
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from asyncfeed.engine.processes import worker as program
+from asyncfeed.engine.processes.blocks import Blocks
 from asyncfeed.engine.processes.shared import Arena
 
 _LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that set the number of threads of numerical libraries. Without them, each process starts one thread
 per core."""
+
+_CLOEXEC: int = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+"""With this flag, other programs that this process starts do not inherit the file of a block."""
 
 
 class Worker:
@@ -40,6 +45,7 @@ class Worker:
             self._sock, theirs = map(stack.enter_context, socket.socketpair())
             self.items = stack.enter_context(closing(Arena.new()))
             self.results = stack.enter_context(closing(Arena.new()))
+            self.blocks = self.results.blocks = Blocks()
             fds = (theirs.fileno(), self.items.fileno(), self.results.fileno())
             flags = interpreter_flags()
             paths = [path or str(Path.cwd()) for path in sys.path if isinstance(path, str)]
@@ -71,20 +77,41 @@ class Worker:
         if self._pidfd is not None:
             self._poll.register(self._pidfd, select.POLLIN)
         self._release = weakref.finalize(
-            self, _release, os.getpid(), self._process, self._sock, self._pidfd, self.items, self.results
+            self,
+            _release,
+            os.getpid(),
+            self._process,
+            self._sock,
+            self._pidfd,
+            self.items,
+            self.results,
+            self.blocks,
         )
 
     def ask(self, order: bytes) -> bytes:
         """Give the process an order (see `worker`), and wait for its answer or its end: `alive` says which."""
         try:
             self._sock.send(order)
-            self._poll.poll()
-            answer = self._sock.recv(1, socket.MSG_DONTWAIT)
+            while (answer := self._receive()) == program.BLOCK:
+                pass
         except OSError:  # the process has closed its end of the socket, or has ended without an answer
             answer = b""
         self.alive = bool(answer)
         self._kill_if_gone()
         return answer
+
+    def _receive(self) -> bytes:
+        """Wait for the next message. If it brings a block, map the block and say whether that was possible."""
+        self._poll.poll()
+        # Not `socket.recv_fds`, which ignores the flags.
+        room = socket.CMSG_SPACE(array("i").itemsize)
+        message, ancillary, _, _ = self._sock.recvmsg(1, room, socket.MSG_DONTWAIT | _CLOEXEC)
+        if message == program.BLOCK:
+            fds = array("i", b"".join(data for _, _, data in ancillary))
+            reply = program.MAPPED if self.blocks.add(fds.tolist()) else program.REFUSED
+            with suppress(OSError):  # the process was told to end, and takes that for a refusal
+                self._sock.send(reply)
+        return message
 
     def check(self) -> bool:
         """Return whether the process lives and waits for an order."""
@@ -135,6 +162,7 @@ class Worker:
             # Until the next call, no other process can have this id. So `kill` cannot hit another process.
             self._reaped = True
             status = self._process.wait()
+        self.blocks.clear()
         self._release()
         return status
 
@@ -213,6 +241,7 @@ def _release(
     pidfd: int | None,
     items: Arena,
     results: Arena,
+    blocks: Blocks,
 ) -> None:
     """Close the socket and the memory of a process. Kill it if it lives, unless this is a fork of its parent."""
     if os.getpid() != owner:
@@ -223,6 +252,7 @@ def _release(
     sock.close()
     items.close()
     results.close()
+    blocks.forget()
     if pidfd is not None:
         os.close(pidfd)
 

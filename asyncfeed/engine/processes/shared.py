@@ -4,8 +4,9 @@ An `Arena` is an anonymous file that one process writes and another one reads, i
 
 * Nothing here is locked. The two processes take turns by messages, for which each side waits.
 * A value counts only when it is complete. A value that a process left half written when it died is never read.
-* Arrays are not pickled. Their bytes are copied once in and once out (pickle protocol 5, buffers out-of-band).
-* A value that was read owns its memory, because the arena is written again while the reader still holds the value.
+* Arrays are not pickled (pickle protocol 5, buffers out-of-band). The bytes of an array are copied once in and
+  once out. A large array of a result is in a block instead, and is copied at most once (`blocks.py`).
+* A value that was read does not use the arena, which is written again while the reader still holds the value.
 * The file has no name. It is gone when both processes have closed it or died in any way.
 """
 
@@ -24,18 +25,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncfeed.engine.constants import ARENA_ARRAY_BYTES, ARENA_KEEP_BYTES, ARENA_START_BYTES
+from asyncfeed.engine.constants import (
+    ARENA_ARRAY_BYTES,
+    ARENA_KEEP_BYTES,
+    ARENA_START_BYTES,
+    BLOCK_ARRAY_BYTES,
+)
 from asyncfeed.stacking.aligned import ALIGNMENT, aligned_empty
 from asyncfeed.stages.steps import MemberError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from asyncfeed.engine.processes.block_writer import BlockWriter
+    from asyncfeed.engine.processes.blocks import Blocks
+
 
 _BYTES = np.dtype(np.uint8)
 _HEAD = Struct("<Qd")  # number of complete values; seconds that they took
 _RECORD = Struct("<QQ")  # bytes of the pickle that follows; number of buffers after the pickle
-_SIZE = Struct("<Q")
+_BUFFER = Struct("<QQ")  # bytes of a buffer; number of the block that holds it, or 0 if it follows in the arena
 
 
 def _align(place: int) -> int:
@@ -52,6 +61,11 @@ class Arena:
         self._buffers: list[pickle.PickleBuffer] = []
         self._pickler: pickle.Pickler | None = None
         self._by_value = False
+        self._outside = 0
+        self.blocks: Blocks | None = None
+        """The blocks that large arrays are read from. It is set once."""
+        self.block_writer: BlockWriter | None = None
+        """The blocks that large arrays are written to. It is set once."""
         self._memory = self._map()
 
     @classmethod
@@ -109,13 +123,14 @@ class Arena:
         if self._memory.size > ARENA_KEEP_BYTES and 4 * self._end < self._memory.size:
             self._resize(ARENA_KEEP_BYTES)
         self._end = ALIGNMENT
+        self._outside = 0
         self._count = 0
         self.finish(0.0)
 
     @property
     def written(self) -> int:
-        """Number of bytes of the group so far."""
-        return self._end
+        """Number of bytes of the group so far, in the arena and in blocks."""
+        return self._end + self._outside
 
     def put(self, value: Any) -> None:
         """Add a value to the group. If it cannot be pickled, raise pickle's exception and leave the value out."""
@@ -128,19 +143,25 @@ class Arena:
             self._pickler.dump(value)
             length = self._end - start - _RECORD.size
             raws = [buffer.raw() for buffer in self._buffers]
-            for raw in raws:
-                self.write(_SIZE.pack(raw.nbytes))
-            for raw in raws:
-                self._end = _align(self._end)
-                self.write(raw)
+            numbers = [self._place(raw) for raw in raws]
+            for raw, number in zip(raws, numbers, strict=True):
+                self.write(_BUFFER.pack(raw.nbytes, number))
+            for raw, number in zip(raws, numbers, strict=True):
+                if not number:
+                    self._end = _align(self._end)
+                    self.write(raw)
             self._reserve(start + _RECORD.size)
             _RECORD.pack_into(self._memory.data, start, length, len(raws))
         except BaseException:
             self._end = start
+            if self.block_writer is not None:
+                self.block_writer.undo()
             raise
         finally:
             self._buffers.clear()
             self._pickler.clear_memo()
+        if self.block_writer is not None:
+            self._outside += self.block_writer.keep()
         self._count += 1
         self.finish(0.0)
 
@@ -163,6 +184,12 @@ class Arena:
             return True
         self._buffers.append(buffer)
         return False
+
+    def _place(self, raw: memoryview) -> int:
+        """Return the number of the block that holds a buffer, or 0 if the buffer must be written to the arena."""
+        if self.block_writer is None or raw.nbytes < BLOCK_ARRAY_BYTES:
+            return 0
+        return self.block_writer.place(raw)
 
     def _reserve(self, size: int) -> None:
         if size > self._memory.size:
@@ -192,16 +219,26 @@ class Arena:
         length, buffers = _RECORD.unpack_from(memory.data, self._at)
         start = self._at + _RECORD.size
         table = start + length
-        sizes = [_SIZE.unpack_from(memory.data, table + _SIZE.size * i)[0] for i in range(buffers)]
-        places = []
-        self._at = table + _SIZE.size * buffers
-        for size in sizes:
-            places.append(_align(self._at))
-            self._at = places[-1] + size
-        copies = [aligned_empty((size,), _BYTES) for size in sizes]
-        for copy, place in zip(copies, places, strict=True):
-            copy[:] = memory[place : place + copy.size]
-        return pickle.loads(memory[start : start + length].data, buffers=copies)  # noqa: S301 - it is our own
+        self._at = table + _BUFFER.size * buffers
+        parts: list[tuple[int, int, int]] = []  # size; number of a block, or 0; place in the arena
+        for each in range(buffers):
+            size, number = _BUFFER.unpack_from(memory.data, table + _BUFFER.size * each)
+            if number:
+                parts.append((size, number, 0))
+            else:
+                place = _align(self._at)
+                parts.append((size, 0, place))
+                self._at = place + size
+        arrays = [self._array(*part) for part in parts]
+        return pickle.loads(memory[start : start + length].data, buffers=arrays)  # noqa: S301 - it is our own
+
+    def _array(self, size: int, number: int, place: int) -> NDArray[np.uint8]:
+        if number:
+            assert self.blocks is not None
+            return self.blocks.show(number, size)
+        copy = aligned_empty((size,), _BYTES)
+        copy[:] = self._memory[place : place + size]
+        return copy
 
 
 def _reduce(value: Any) -> Any:

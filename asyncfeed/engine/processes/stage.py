@@ -121,6 +121,7 @@ class Processes:
         """Have a worker call the function for the items, and add the results to `outcomes`. Return the seconds."""
         unsent: BaseException | None = None
         worker.items.begin()
+        worker.items.put(worker.blocks.orders())
         sent = 0
         for item in items:
             place = None if places is None else self._sent(places[sent], item)
@@ -131,15 +132,13 @@ class Processes:
                 unsent = error
                 break
             sent += 1
-        seconds = 0.0
-        if sent:
-            worker.ask(program.CALL)
-            count, seconds = worker.results.open()
-            for _ in range(count):
-                _read(worker.results, outcomes)
-            if not worker.alive and len(outcomes) < sent:
-                outcomes.add_missing(RuntimeError(self._exit_message(worker, "while it worked on this item")))
-                return seconds
+        worker.ask(program.CALL)  # also if no item was sent, because it must be told of its blocks
+        count, seconds = worker.results.open()
+        for _ in range(count):
+            _read(worker.results, outcomes)
+        if not worker.alive and len(outcomes) < sent:
+            outcomes.add_missing(RuntimeError(self._exit_message(worker, "while it worked on this item")))
+            return seconds
         if unsent is not None and len(outcomes) == sent:
             outcomes.add_missing(unsent)
         return seconds
@@ -196,6 +195,7 @@ class Processes:
             worker.ask(program.REST)
         if worker.alive:
             worker.items.trim()
+            worker.blocks.clear()
         with self._lock:
             # Under the lock: `kill` may kill this worker until it is kept, and must not kill it afterwards.
             if worker.alive and not worker.killed and self._kept.keep(self._key, worker, self._generation):

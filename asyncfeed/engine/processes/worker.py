@@ -30,10 +30,12 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from asyncfeed.engine.constants import LATE_FACTOR, PROCESS_GROUP_SECONDS
+from asyncfeed.engine.processes.block_writer import BlockPool, BlockWriter
 from asyncfeed.engine.processes.shared import Arena, Failed
 from asyncfeed.errors import PipelineError, note
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.reading.scope import kept
+from asyncfeed.stages.steps import MakesArrays
 
 BOOT = """
 import sys
@@ -49,6 +51,10 @@ BEGIN, CALL, REST = b"b", b"?", b"r"
 """The orders of the parent: load a function, call it for the items in the arena, drop it."""
 DONE, OUTDATED = b".", b"!"
 """The answers."""
+BLOCK = b"+"
+"""What the process sends, with a file descriptor, when it has made a block for results during an order."""
+MAPPED, REFUSED = b"y", b"n"
+"""The replies of the parent to that."""
 
 importing = False
 """Whether this is a worker process that is importing the main script now."""
@@ -114,8 +120,13 @@ def _die_with(parent: socket.socket) -> None:
 
 
 def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
+    def announce(fd: int) -> bool:
+        socket.send_fds(parent, [BLOCK], [fd])
+        return parent.recv(1) == MAPPED
+
     started = time.time()
     begun = False
+    blocks = results.block_writer = BlockWriter(announce)
     kept.on = True
     fn, name, goes_on, room = None, "", False, 0
     while order := parent.recv(1):
@@ -123,8 +134,11 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
         results.begin()
         if order == CALL:
             began = perf_counter()
-            for _ in range(items.open()[0]):
+            count, _ = items.open()
+            blocks.begin(items.get())
+            for _ in range(count - 1):
                 good = _call(fn, items, results, name)
+                blocks.end_call()
                 late = perf_counter() - began > LATE_FACTOR * PROCESS_GROUP_SECONDS
                 if not (good or goes_on) or late or results.written > room:
                     break
@@ -133,6 +147,7 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
             fn = None
             kept.close()
             results.trim()
+            blocks.clear()
         elif begun and _changed_since(started):
             answer = OUTDATED
         else:
@@ -144,6 +159,8 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
             results.write_by_value(by_value)
             try:
                 fn = pickle.loads(data)  # noqa: S301 - it is our own
+                if isinstance(fn, MakesArrays):
+                    fn.make_in(BlockPool(blocks))
             except BaseException as error:  # noqa: BLE001 - the parent reports it
                 results.put(Failed(error))
             del data

@@ -1,0 +1,111 @@
+"""The parent's side of the blocks of a worker process: results that the parent shows where they were written.
+
+A **block** is a file without a name that a worker process makes for one large array (`block_writer.py`). The
+parent maps it too, and the array of the result is a view of it. So the parent copies nothing. Invariants:
+
+* At any time a block belongs to one side, and only that side writes it. A block belongs to the worker until the
+  worker sends an array in it. Then it belongs to the parent until the last view of that array is gone, and the
+  next order to the worker says so.
+* A block holds one array. So a view holds no more memory than it would hold of an array of its own.
+* The parent decides which free blocks the worker forgets. At most `BLOCKS_FREE` blocks or `BLOCKS_FREE_BYTES` of a
+  worker are free, or two blocks if these are larger. What comes back after the last order is free, too, until the
+  next order or the end of the run.
+* A process has a bounded number of mappings (`mapping.py`). A worker that may not make a block, or cannot, sends a
+  copy through the arena. So no worker waits for a block.
+* A worker that ends or dies, or is kept for another run, leaves its blocks to their views. The last view unmaps
+  them.
+* A worker sends a new block before the first result in it. So all results that are complete when it dies can be
+  shown.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from asyncfeed.engine.constants import BLOCKS_FREE, BLOCKS_FREE_BYTES
+from asyncfeed.engine.processes.mapping import SHOWN, Mapping, mapped, most_mappings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class BlockOrders(NamedTuple):
+    """What the parent tells a worker about its blocks, before the items of a group."""
+
+    free: list[int]
+    """The numbers of blocks that the worker may write again."""
+    dropped: list[int]
+    """The numbers of blocks that the worker must forget. They may be free."""
+    allowed: int
+    """How many new blocks the worker may make."""
+
+
+class Blocks:
+    """The blocks of one worker, as its parent sees them. The thread that has the worker calls it."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        """The number of the newest block. Both sides count them, from 1."""
+        self._free: dict[int, Mapping] = {}
+        """The blocks that the worker has, in the order in which they were returned."""
+        self._given: dict[Mapping, int] = {}
+        """The numbers of the blocks that arrays of this run show."""
+        self._returned: deque[Mapping] = deque()
+        """The blocks whose last view is gone. Finalizers append to it."""
+
+    def add(self, fds: list[int]) -> bool:
+        """Map a new block of the worker. Return False if that cannot be. The descriptors belong to the block."""
+        try:
+            (fd,) = fds
+            if len(mapped) >= most_mappings():
+                raise OSError("too many blocks")
+            block = Mapping(fd, os.fstat(fd).st_size)
+        except (OSError, ValueError):  # without free descriptors, the system has delivered none
+            for fd in fds:
+                os.close(fd)
+            return False
+        self._last += 1
+        self._free[self._last] = block
+        return True
+
+    def show(self, number: int, size: int) -> NDArray[np.uint8]:
+        """Return the first bytes of a block as a writable array, which the worker has just sent."""
+        block = self._free.pop(number)
+        self._given[block] = number
+        return SHOWN.show(block, size, weakref.ref(self._returned))
+
+    def orders(self) -> BlockOrders:
+        """Return which blocks the worker gets back. It must be told."""
+        free, dropped = [], []
+        for _ in range(len(self._returned)):
+            block = self._returned.popleft()
+            number = self._given.pop(block)
+            if SHOWN.seen_by_none(block):
+                free.append(number)
+                self._free[number] = block
+            else:
+                dropped.append(number)
+        nbytes = sum(block.memory.size for block in self._free.values())
+        while len(self._free) > 2 and (nbytes > BLOCKS_FREE_BYTES or len(self._free) > BLOCKS_FREE):
+            number = next(iter(self._free))
+            nbytes -= self._free.pop(number).memory.size
+            dropped.append(number)
+        return BlockOrders(free, dropped, max(0, most_mappings() - len(mapped)))
+
+    def clear(self) -> None:
+        """Leave all blocks to their views. The worker has forgotten them, or has ended."""
+        given = list(self._given)
+        self.forget()
+        for block in given:
+            SHOWN.make_private(block)  # its file descriptor is not needed any longer
+
+    def forget(self) -> None:
+        """Do as `clear` does, but take no lock. The file descriptors of blocks stay open until their views go."""
+        self._returned = deque()
+        self._given = {}
+        self._free = {}
