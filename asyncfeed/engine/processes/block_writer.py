@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from asyncfeed.engine.constants import BLOCK_ARRAY_BYTES
+from asyncfeed.engine.constants import BLOCK_ARRAY_BYTES, BLOCKS_FEW
 from asyncfeed.engine.processes.blocks import BlockOrders
 from asyncfeed.engine.processes.mapping import Mapping, Shown
 from asyncfeed.stacking.pool import Pool, rounded
@@ -49,7 +49,7 @@ class BlockWriter:
         self._announce = announce
         """Sends the file of a new block to the parent. Returns whether the parent has mapped it."""
         self._last = 0
-        self._allowed = 0
+        self._allowed = self._allowed_bytes = 0
         self._free: dict[int, Mapping] = {}
         self._given: dict[int, Mapping] = {}
         """The blocks that the parent has."""
@@ -69,6 +69,7 @@ class BlockWriter:
             self._free.pop(number, None)
             self._given.pop(number, None)
         self._allowed = orders.allowed if hasattr(os, "memfd_create") else 0
+        self._allowed_bytes = orders.allowed_bytes
 
     def make(self, size: int) -> NDArray[np.uint8] | None:
         """Return new memory for an array, or None. The memory starts at a page."""
@@ -133,9 +134,11 @@ class BlockWriter:
         for number in reversed(self._free):  # the block returned last may still be in the processor's cache
             if self._free[number].memory.size == size:
                 return _Block(number, self._free.pop(number))
-        if self._allowed <= 0:
+        blocks = len(self._free) + len(self._given) + len(self._made) + len(self._placed)
+        if self._allowed <= 0 or (size > self._allowed_bytes and blocks >= BLOCKS_FEW):
             return None
         self._allowed -= 1
+        self._allowed_bytes -= size
         with suppress(OSError):  # the system has no memory, or no descriptor
             fd = os.memfd_create("asyncfeed")
             try:

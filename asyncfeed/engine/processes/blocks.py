@@ -7,11 +7,12 @@ parent maps it too, and the array of the result is a view of it. So the parent c
   worker sends an array in it. Then it belongs to the parent until the last view of that array is gone, and the
   next order to the worker says so.
 * A block holds one array. So a view holds no more memory than it would hold of an array of its own.
-* The parent decides which free blocks the worker forgets. At most `BLOCKS_FREE` blocks or `BLOCKS_FREE_BYTES` of a
-  worker are free, or two blocks if these are larger. What comes back after the last order is free, too, until the
-  next order or the end of the run.
-* A process has a bounded number of mappings (`mapping.py`). A worker that may not make a block, or cannot, sends a
-  copy through the arena. So no worker waits for a block.
+* The blocks of a worker have at most `BLOCKS_BYTES` together, or they are at most `BLOCKS_FEW`. The blocks of all
+  workers are bounded in number (`mapping.py`). A worker that may not make a block, or cannot, sends a copy through
+  the arena. So no worker waits for a block.
+* A new block costs three times as much as a copy. So a block is dropped only if its worker could not use it. The
+  parent decides which blocks are dropped. If an array came as a copy, the blocks that were free then did not
+  fit, and the oldest of them are dropped in its place.
 * A worker that ends or dies, or is kept for another run, leaves its blocks to their views. The last view unmaps
   them.
 * A worker sends a new block before the first result in it. So all results that are complete when it dies can be
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from asyncfeed.engine.constants import BLOCKS_FREE, BLOCKS_FREE_BYTES
+from asyncfeed.engine.constants import BLOCKS_BYTES
 from asyncfeed.engine.processes.mapping import SHOWN, Mapping, mapped, most_mappings
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class BlockOrders(NamedTuple):
     """The numbers of blocks that the worker must forget. They may be free."""
     allowed: int
     """How many new blocks the worker may make."""
+    allowed_bytes: int
+    """How many bytes they may have, unless the worker has few blocks."""
 
 
 class Blocks:
@@ -57,6 +60,8 @@ class Blocks:
         """The numbers of the blocks that arrays of this run show."""
         self._returned: deque[Mapping] = deque()
         """The blocks whose last view is gone. Finalizers append to it."""
+        self._missed = 0
+        """Bytes of the arrays that were copied since the last order, because there was no block for them."""
 
     def add(self, fds: list[int]) -> bool:
         """Map a new block of the worker. Return False if that cannot be. The descriptors belong to the block."""
@@ -79,9 +84,18 @@ class Blocks:
         self._given[block] = number
         return SHOWN.show(block, size, weakref.ref(self._returned))
 
+    def miss(self, size: int) -> None:
+        """Note that an array of this size came as a copy."""
+        self._missed += size
+
     def orders(self) -> BlockOrders:
         """Return which blocks the worker gets back. It must be told."""
         free, dropped = [], []
+        while self._missed > 0 and self._free:
+            number = next(iter(self._free))
+            self._missed -= self._free.pop(number).memory.size
+            dropped.append(number)
+        self._missed = 0
         for _ in range(len(self._returned)):
             block = self._returned.popleft()
             number = self._given.pop(block)
@@ -90,12 +104,8 @@ class Blocks:
                 self._free[number] = block
             else:
                 dropped.append(number)
-        nbytes = sum(block.memory.size for block in self._free.values())
-        while len(self._free) > 2 and (nbytes > BLOCKS_FREE_BYTES or len(self._free) > BLOCKS_FREE):
-            number = next(iter(self._free))
-            nbytes -= self._free.pop(number).memory.size
-            dropped.append(number)
-        return BlockOrders(free, dropped, max(0, most_mappings() - len(mapped)))
+        nbytes = sum(block.memory.size for block in (*self._free.values(), *self._given))
+        return BlockOrders(free, dropped, most_mappings() - len(mapped), BLOCKS_BYTES - nbytes)
 
     def clear(self) -> None:
         """Leave all blocks to their views. The worker has forgotten them, or has ended."""

@@ -236,6 +236,8 @@ class Arena:
         if number:
             assert self.blocks is not None
             return self.blocks.show(number, size)
+        if self.blocks is not None and size >= BLOCK_ARRAY_BYTES:
+            self.blocks.miss(size)
         copy = aligned_empty((size,), _BYTES)
         copy[:] = self._memory[place : place + size]
         return copy
