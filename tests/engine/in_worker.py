@@ -25,6 +25,44 @@ def grows(x):
     return np.zeros(1 if x < 100 else 1 << 20)
 
 
+def large(x):
+    """400 KB that tell the number."""
+    return np.full(50_000, float(x))
+
+
+def large_until_killed(x):
+    if x == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return large(x)
+
+
+def large_of_many_kinds(x):
+    """A tree of small and large arrays, some of which are one array or views of one."""
+    base = np.arange(40_000.0) + x
+    read_only = base + 1
+    read_only.flags.writeable = False
+    struct = np.zeros(9000, [("a", "i4"), ("b", "f8", 2)])
+    struct["a"] = x
+    return {
+        "twice": (base, base),
+        "views": (base[:20_000], base[10_000:], base[::2], base[::-1]),
+        "fortran": np.asfortranarray(base.reshape(4, -1)),
+        "transposed": base.reshape(4, -1).T,
+        "read_only": read_only,
+        "struct": struct,
+        "field": struct["b"],
+        "objects": np.array([x, None, "x"] * 4000, object),
+        "nothing": np.zeros((0, 100_000)),
+        "tiny": np.float32(x),
+        "big_endian": np.full((50, 400), x, ">f8"),
+        "time": np.full(20_000, x, "datetime64[s]"),
+        "text": np.full(5000, f"é{x}"),
+        "broadcast": np.broadcast_to(base[:100], (300, 100)),
+        "bytes": bytes([x % 256]) * 100_000,
+        "size": np.full(10_000 + 777 * (x % 9), x),
+    }
+
+
 def square(x):
     return x * x
 

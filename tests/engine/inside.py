@@ -35,7 +35,9 @@ from asyncfeed.engine.order.expansions import Expansion, expansions_of
 from asyncfeed.engine.order.outcomes import Outcomes
 from asyncfeed.engine.order.piece import Piece
 from asyncfeed.engine.order.reorder import CompletionBuffer, Entry, ReorderBuffer
-from asyncfeed.engine.processes import worker
+from asyncfeed.engine.processes import block_writer, blocks, mapping, shared, worker
+from asyncfeed.engine.processes.block_writer import BlockPool, BlockWriter
+from asyncfeed.engine.processes.blocks import Blocks
 from asyncfeed.engine.processes.kept import KeptWorkers, kept
 from asyncfeed.engine.processes.process import Worker
 from asyncfeed.engine.processes.shared import Arena, Failed, RemoteTraceback
@@ -48,7 +50,7 @@ from asyncfeed.stages import together
 from asyncfeed.stages.steps import Work
 
 __all__ = [
-    "ASKED", "Arena", "Budget", "CompletionBuffer", "WorkerPool", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
+    "ASKED", "Arena", "BlockPool", "Blocks", "BlockWriter", "Budget", "CompletionBuffer", "WorkerPool", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
     "Expansion", "Outcomes", "Piece", "ReorderBuffer",
     "Failed", "InHand", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Parts", "READY", "RemoteTraceback", "Run",
     "Shown", "Threads", "Tuner", "Worker", "expansions_of", "kept",
@@ -356,6 +358,37 @@ class OwnWorkers:
         worker = self._kept.take(self._processes._key)
         assert worker is not None
         return worker
+
+
+def mappings() -> int:
+    """Return how many blocks of worker processes this process has mapped."""
+    return len(mapping.mapped)
+
+
+@contextmanager
+def blocks_for_arrays_of(nbytes: int) -> Iterator[None]:
+    """Show arrays of at least this many bytes in blocks, if both sides are in this process."""
+    with (
+        mock.patch.object(shared, "BLOCK_ARRAY_BYTES", nbytes),
+        mock.patch.object(block_writer, "BLOCK_ARRAY_BYTES", nbytes),
+    ):
+        yield
+
+
+@contextmanager
+def blocks_bounded(*, nbytes: int = constants.BLOCKS_BYTES, few: int = 0, most: int = 1000) -> Iterator[None]:
+    """Let a worker have few blocks: `few` is for a worker in this process only."""
+    with (
+        mock.patch.object(blocks, "BLOCKS_BYTES", nbytes),
+        mock.patch.object(block_writer, "BLOCKS_FEW", few),
+        mock.patch.object(blocks, "most_mappings", lambda: most),
+    ):
+        yield
+
+
+def forks_wait() -> Any:
+    """Hold the lock that a fork takes for its blocks, for a `with` block."""
+    return mapping.SHOWN._lock
 
 
 class _Submits:

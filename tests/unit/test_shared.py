@@ -14,17 +14,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.engine.inside import KEEP, Arena, Failed, RemoteTraceback
+from tests.engine.inside import (
+    KEEP,
+    Arena,
+    Blocks,
+    BlockWriter,
+    Failed,
+    RemoteTraceback,
+    blocks_for_arrays_of,
+)
 
 
 class Pair:
-    """Both ends, as two processes have them."""
+    """Both ends, as two processes have them; with blocks for large arrays, or without."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, blocks: bool = False) -> None:
         self.writer = Arena.new()
         self.reader = Arena(os.dup(self.writer.fileno()))
+        self.blocks = Blocks()
+        self.block_writer = BlockWriter(lambda fd: self.blocks.add([os.dup(fd)]))
+        if blocks:
+            self.reader.blocks, self.writer.block_writer = self.blocks, self.block_writer
 
     def through(self, values: list[Any]) -> list[Any]:
+        self.block_writer.begin(self.blocks.orders())
         self.writer.begin()
         for value in values:
             self.writer.put(value)
@@ -35,13 +48,15 @@ class Pair:
         return os.fstat(self.writer.fileno()).st_size
 
     def close(self) -> None:
+        self.block_writer.clear()
+        self.blocks.clear()
         self.writer.close()
         self.reader.close()
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    pair = Pair()
+@pytest.fixture(params=[False, True], ids=["copies", "blocks"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    pair = Pair(blocks=request.param)
     yield pair
     pair.close()
 
@@ -76,14 +91,16 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.parametrize("blocks", [False, True])
 @settings(max_examples=80, deadline=None)
 @given(groups=st.lists(st.lists(TREES, max_size=4), max_size=3))
-def test_what_is_put_in_comes_out_equal(groups: list[list[Any]]) -> None:
+def test_what_is_put_in_comes_out_equal(blocks: bool, groups: list[list[Any]]) -> None:
     """Group after group, whatever the values, in the order they were put in."""
-    pair = Pair()
-    for group in groups:
-        # Not the group itself: numpy's own pickle gives times the byte order of the machine.
-        assert same(pair.through(group), pickle.loads(pickle.dumps(group, 5)))
+    pair = Pair(blocks=blocks)
+    with blocks_for_arrays_of(4096):
+        for group in groups:
+            # Not the group itself: numpy's own pickle gives times the byte order of the machine.
+            assert same(pair.through(group), pickle.loads(pickle.dumps(group, 5)))
     pair.close()
 
 
@@ -147,8 +164,9 @@ def test_a_value_that_cannot_be_made_again_raises_for_itself_alone(pair: Pair) -
     assert pair.reader.get() == 3
 
 
-def test_it_grows_and_shrinks_with_what_is_written(pair: Pair) -> None:
+def test_it_grows_and_shrinks_with_what_is_written() -> None:
     """One large item does not keep its memory for the whole run."""
+    pair = Pair()
     large = np.arange(KEEP // 4)
     assert same(pair.through([large, large + 1]), [large, large + 1])
     assert pair.size > large.nbytes * 2
@@ -156,6 +174,7 @@ def test_it_grows_and_shrinks_with_what_is_written(pair: Pair) -> None:
         assert pair.through(["small"]) == ["small"]
     assert pair.size == KEEP
     assert same(pair.through([large]), [large])
+    pair.close()
 
 
 def test_closing_leaves_nothing_open() -> None:

@@ -127,6 +127,7 @@ class BlockWriter:
         self._free.clear()
         self._given.clear()
         self._made.clear()
+        self._sent.clear()
         self._allowed = 0
 
     def _take(self, size: int) -> _Block | None:
