@@ -7,6 +7,7 @@ If the parts of the engine change, this file changes, and no test. Other tests s
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -363,6 +364,20 @@ class OwnWorkers:
 def mappings() -> int:
     """Return how many blocks of worker processes this process has mapped."""
     return len(mapping.mapped)
+
+
+@contextmanager
+def new_blocks() -> Iterator[list[int]]:
+    """Collect the sizes of the blocks that worker processes make."""
+    made = []
+    add = Blocks.add
+
+    def note(self: Blocks, fds: list[int]) -> bool:
+        made.extend(os.fstat(fd).st_size for fd in fds)
+        return add(self, fds)
+
+    with mock.patch.object(Blocks, "add", note):
+        yield made
 
 
 @contextmanager

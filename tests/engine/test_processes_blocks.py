@@ -14,7 +14,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import end_kept_processes, no_leaks
 from tests.engine import in_worker as fns
-from tests.engine.inside import OwnWorkers, blocks_bounded, mappings
+from tests.engine.inside import OwnWorkers, blocks_bounded, mappings, new_blocks
 from tests.engine.processes import run
 from tests.unit.test_blocks import in_a_block, maps, marked
 from tests.unit.test_pool import start
@@ -75,14 +75,40 @@ def test_files_are_read_into_the_batch_that_the_consumer_gets(files: Path) -> No
         threads, processes = (list(stages(build(on))) for on in ("thread", "process"))
         assert same(threads, processes)
         assert all(in_a_block(batch[0] if isinstance(batch, tuple) else batch) for batch in processes)
+    with new_blocks() as made:
+        list(af.files(f"{files}/*.npy").load(af.npy, on="process").batch(40))
+    assert len(made) == 1  # a copy would need another
     np.save(files / "017.npy", np.full((50, 100), 17, np.float64))
-    outcomes = []
+    outcomes: list[Any] = []
     for on in ("thread", "process"):
         try:
             outcomes.append([batch.tobytes() for batch in build(on)])
         except Exception as error:
             outcomes.append([type(error), str(error)])
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("kind", ["raw", "npz", "png"])
+def test_batches_of_any_decoder_are_those_of_threads(tmp_path: Path, kind: str) -> None:
+    """Files with several arrays, without a header, and files that are decoded into their rows."""
+    decoder: Any = af.raw("float32") if kind == "raw" else getattr(af, kind)
+    for at in range(24):
+        array = np.full((64, 48, 3), at, np.uint8)
+        path = tmp_path / f"{at:03}.{kind}"
+        if kind == "raw":
+            array.astype(np.float32).tofile(path)
+        elif kind == "npz":
+            with path.open("wb") as file:
+                np.savez(file, x=array, y=array.astype(np.float64) / 2, z=np.int64(at))
+        else:
+            pytest.importorskip("PIL.Image").fromarray(array).save(path)
+
+    def build(on: str) -> af.Pipeline[Any]:
+        return af.files(f"{tmp_path}/*").load(decoder, on=on).batch(8)
+
+    threads, processes = list(build("thread")), list(build("process"))
+    assert same(threads, processes)
+    assert all(in_a_block(batch["x"] if kind == "npz" else batch) for batch in processes)
 
 
 def test_what_is_held_stays_through_the_rest_of_the_run_and_the_next() -> None:
@@ -105,11 +131,17 @@ def test_what_is_held_stays_through_the_rest_of_the_run_and_the_next() -> None:
 
 def test_blocks_are_used_again() -> None:
     """A run has as many as there are results under way, and new memory costs the system more than a copy."""
-    places = set()
-    with large(500).open() as feed:
-        for array in feed:
-            places.add(start(array))
-    assert len(places) < 400
+    workers = OwnWorkers(fns.large)
+    with new_blocks() as made:
+        for number in range(50):
+            assert (workers.call(number) == number).all()
+        held = [workers.call(number) for number in range(3)]
+        del held
+        for number in range(50):
+            workers.call(number)
+    workers.stop()
+    assert len(made) == 3
+    assert made[0] >= 400_000
 
 
 def test_a_group_is_cut_by_the_bytes_in_blocks_too() -> None:

@@ -135,6 +135,7 @@ def test_a_block_is_used_again_when_its_last_view_is_gone(pair: Pair) -> None:
     del part
     (again,) = pair.through([marked(3)])
     assert start(again) == before
+    assert pair.made == 2
     assert (again == 3).all()
     assert (other == 2).all()
 
@@ -150,7 +151,8 @@ def test_a_block_is_not_used_again_while_anything_shows_it(way: str, pair: Pair)
     assert before not in [start(each) for each in pair.through([marked(2)] * 3)]
     del view
     gc.collect()
-    assert before in [start(each) for each in pair.through([marked(2), marked(2), marked(2), marked(2)])]
+    assert before in [start(each) for each in pair.through([marked(2)] * 4)]
+    assert pair.made == 4
 
 
 def test_a_block_comes_back_from_a_garbage_collection_on_any_thread(pair: Pair) -> None:
@@ -166,6 +168,7 @@ def test_a_block_comes_back_from_a_garbage_collection_on_any_thread(pair: Pair) 
         thread.join(10)
         assert not thread.is_alive()
     assert start(*pair.through([marked(2)])) == before
+    assert pair.made == 1
 
 
 def test_a_value_that_cannot_be_sent_leaves_its_blocks_free(pair: Pair) -> None:
@@ -179,7 +182,29 @@ def test_a_value_that_cannot_be_sent_leaves_its_blocks_free(pair: Pair) -> None:
     pair.block_writer.end_call()
     for number in range(5):
         assert same(pair.through([marked(number), marked(number)]), [marked(number)] * 2)
-    assert mappings() == 4
+    assert pair.made == 2
+
+
+def test_a_value_for_which_there_is_no_memory_leaves_its_blocks_free(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block of its first array was written already."""
+
+    def fails(*_: Any) -> None:
+        raise OSError(12, "out of memory")
+
+    before = start(*pair.through([marked(1)]))
+    pair.block_writer.begin(pair.blocks.orders())
+    made = BlockPool(pair.block_writer).empty((BYTES,), np.dtype("u1"))
+    pair.writer.begin()
+    for array in (marked(1), made):
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="out of memory"):
+            patched.setattr(os, "ftruncate", fails)
+            pair.writer.put([array, [marked(number, 60_000) for number in range(40)]])
+    del made, array
+    pair.block_writer.end_call()
+    assert before in [start(each) for each in pair.through([marked(2)] * 2)]
+    assert pair.made == 2
 
 
 class Refuses:
@@ -358,7 +383,6 @@ def test_neither_sees_what_the_other_writes(pair: Pair) -> None:
 def test_blocks_are_used_again_after_a_fork(pair: Pair) -> None:
     """Those that an array showed then are replaced."""
     (held,) = pair.through([marked(1)])
-    before = start(held)
     with forked(lambda: True):
         pass
     del held
@@ -369,7 +393,7 @@ def test_blocks_are_used_again_after_a_fork(pair: Pair) -> None:
         assert same(got, marked(number))
         del got
     assert len(places) == 1
-    assert before not in places or mappings() == 2
+    assert pair.made == 2
 
 
 class Consumer:

@@ -32,9 +32,15 @@ class Pair:
         self.writer = Arena.new()
         self.reader = Arena(os.dup(self.writer.fileno()))
         self.blocks = Blocks()
-        self.block_writer = BlockWriter(lambda fd: self.blocks.add([os.dup(fd)]))
+        self.block_writer = BlockWriter(self._announce)
+        self.made = 0
+        """Number of blocks that were made."""
         if blocks:
             self.reader.blocks, self.writer.block_writer = self.blocks, self.block_writer
+
+    def _announce(self, fd: int) -> bool:
+        self.made += 1
+        return self.blocks.add([os.dup(fd)])
 
     def through(self, values: list[Any]) -> list[Any]:
         self.block_writer.begin(self.blocks.orders())
