@@ -91,7 +91,7 @@ def test_files_are_read_into_the_batch_that_the_consumer_gets(files: Path) -> No
 @pytest.mark.parametrize("kind", ["raw", "npz", "png"])
 def test_batches_of_any_decoder_are_those_of_threads(tmp_path: Path, kind: str) -> None:
     """Files with several arrays, without a header, and files that are decoded into their rows."""
-    decoder: Any = af.raw("float32") if kind == "raw" else getattr(af, kind)
+    decoder: Any = af.raw("float32") if kind == "raw" else af.npz if kind == "npz" else af.image(size=(48, 64))
     for at in range(24):
         array = np.full((64, 48, 3), at, np.uint8)
         path = tmp_path / f"{at:03}.{kind}"
