@@ -211,6 +211,11 @@ BLOCKS_BYTES: Final = 64 << 20
 are copied if the consumer is slow. With more, more memory is free after that."""
 BLOCKS_FEW: Final = 4
 """A worker process may have this many blocks of any size."""
+BLOCK_AFTER_COPIES: Final = 2
+"""Number of arrays that are copied before another block is made. A new block costs as much as several copies. With
+fewer, short runs spend more on blocks than they save. With more, it takes longer until nothing is copied."""
+BLOCKS_KEPT_BYTES: Final = 16 << 20
+"""Free blocks that a worker process keeps for the next run. With less, short runs make more blocks anew."""
 BLOCKS_MOST: Final = 1024
 """Number of blocks that a process maps. Further results are copied. The system allows 65,530 maps to a process."""
 BLOCK_DESCRIPTORS_SHARE: Final = 8

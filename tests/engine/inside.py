@@ -69,6 +69,10 @@ REST = worker.REST
 """What a worker process is told when a run no longer needs it."""
 KEEP = constants.ARENA_KEEP_BYTES
 """The size to which an arena of shared memory shrinks again."""
+COPIES = constants.BLOCK_AFTER_COPIES
+"""The number of arrays that a worker process copies before it makes another block."""
+KEPT_BYTES = constants.BLOCKS_KEPT_BYTES
+"""The bytes of free blocks that a worker process keeps between runs."""
 START = constants.ARENA_START_BYTES
 """The size of a new arena of shared memory."""
 
@@ -391,11 +395,14 @@ def blocks_for_arrays_of(nbytes: int) -> Iterator[None]:
 
 
 @contextmanager
-def blocks_bounded(*, nbytes: int = constants.BLOCKS_BYTES, few: int = 0, most: int = 1000) -> Iterator[None]:
-    """Let a worker have few blocks: `few` is for a worker in this process only."""
+def blocks_bounded(
+    *, nbytes: int = constants.BLOCKS_BYTES, few: int = 0, most: int = 1000, after_copies: int = 0
+) -> Iterator[None]:
+    """Let a worker have few blocks: `few` and `after_copies` are for a worker in this process only."""
     with (
         mock.patch.object(blocks, "BLOCKS_BYTES", nbytes),
         mock.patch.object(block_writer, "BLOCKS_FEW", few),
+        mock.patch.object(block_writer, "BLOCK_AFTER_COPIES", after_copies),
         mock.patch.object(blocks, "most_mappings", lambda: most),
     ):
         yield

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.inside import (
+    KEPT_BYTES,
     BlockPool,
     blocks_bounded,
     blocks_for_arrays_of,
@@ -52,7 +53,8 @@ def pair() -> Iterator[Pair]:
     gc.collect()
     before = maps(), files(), mappings()
     pair = Pair(blocks=True)
-    yield pair
+    with blocks_bounded():
+        yield pair
     end(pair)
     gc.collect()
     assert (maps(), files(), mappings()) == before
@@ -66,8 +68,7 @@ def end(pair: Pair) -> None:
 
 def rest(pair: Pair) -> None:
     """End the run, and keep the worker for the next."""
-    pair.block_writer.clear()
-    pair.blocks.clear()
+    pair.block_writer.rest(pair.blocks.rest())
 
 
 def marked(number: int, size: int = BYTES) -> np.ndarray:
@@ -305,7 +306,33 @@ def test_a_system_without_such_files_copies(pair: Pair, monkeypatch: pytest.Monk
     assert not in_a_block(*pair.through([marked(1)]))
 
 
+def test_a_block_is_made_after_some_copies(pair: Pair) -> None:
+    """One after each two, as a new one costs more than both; none while there is a free one."""
+    with blocks_bounded(after_copies=2):
+        held = [pair.through([marked(number)])[0] for number in range(9)]
+        assert [in_a_block(array) for array in held] == [False, False, True] * 3
+        del held[2]
+        for number in range(9):
+            assert in_a_block(*pair.through([marked(number)]))
+    assert pair.made == 3
+
+
 # -- the end
+
+
+def test_the_next_run_finds_the_free_blocks_of_the_one_before(pair: Pair) -> None:
+    """Up to a number of bytes; the oldest of them go."""
+    for _ in range(3):
+        for _ in range(9):
+            pair.through([marked(1), marked(2, 2 * BYTES)])
+        rest(pair)
+    assert pair.made == 2
+    size = KEPT_BYTES // 2
+    pair.through([marked(1, size), marked(1, size), marked(1, size)])
+    rest(pair)
+    assert mappings() == 4
+    del pair.through([marked(3, size), marked(4, size)])[:]
+    assert pair.made == 5
 
 
 def test_views_outlive_the_run_and_the_worker(pair: Pair) -> None:
@@ -317,6 +344,7 @@ def test_views_outlive_the_run_and_the_worker(pair: Pair) -> None:
     assert files() == before
     for number in range(5):
         pair.through([marked(10 + number)] * 3)
+    assert pair.made == 6
     assert same(held, [marked(number) for number in range(3)])
     held[0] += 1
     assert same(held[0], marked(1))
@@ -332,10 +360,10 @@ def test_a_worker_that_nobody_ends_leaves_nothing(pair: Pair) -> None:
         thread.start()
         thread.join(10)
         assert not thread.is_alive()
-    pair.block_writer.clear()
+    pair.close()
     assert same(held, [marked(1), marked(2)])
     del held
-    assert files() == before
+    assert files() == before - 4  # both ends of the arena, each with its map
     assert mappings() == 0
 
 
@@ -450,7 +478,6 @@ class Worker(Pair):
     def lose(self) -> None:
         """End as a worker that died, and that nobody has ended."""
         self.blocks.forget()
-        self.block_writer.clear()
         self.close()
 
 

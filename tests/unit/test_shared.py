@@ -54,7 +54,7 @@ class Pair:
         return os.fstat(self.writer.fileno()).st_size
 
     def close(self) -> None:
-        self.block_writer.clear()
+        self.writer.block_writer = self.block_writer = BlockWriter(self._announce)
         self.blocks.clear()
         self.writer.close()
         self.reader.close()

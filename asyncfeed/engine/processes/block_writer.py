@@ -7,6 +7,8 @@ The parent's side, and the invariants of both, are in `blocks.py`. Here:
 * A block that was made for an array of such a function is sent if the result holds the array as it was made. If
   the result does not hold it, the block is free again.
 * If the function has kept a view of such an array, the worker never writes the block again.
+* A new block costs as much as several copies, and pays only if it is used several times. So a block is made for an
+  array only after `BLOCK_AFTER_COPIES` arrays were copied for the lack of one.
 * If no block can be had, the array is made in the memory of the process, or goes through the arena.
 """
 
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from asyncfeed.engine.constants import BLOCK_ARRAY_BYTES, BLOCKS_FEW
+from asyncfeed.engine.constants import BLOCK_AFTER_COPIES, BLOCK_ARRAY_BYTES, BLOCKS_FEW
 from asyncfeed.engine.processes.blocks import BlockOrders
 from asyncfeed.engine.processes.mapping import Mapping, Shown
 from asyncfeed.stacking.pool import Pool, rounded
@@ -50,6 +52,8 @@ class BlockWriter:
         """Sends the file of a new block to the parent. Returns whether the parent has mapped it."""
         self._last = 0
         self._allowed = self._allowed_bytes = 0
+        self._copied = 0
+        """Number of arrays since the last new block for which there was none."""
         self._free: dict[int, Mapping] = {}
         self._given: dict[int, Mapping] = {}
         """The blocks that the parent has."""
@@ -122,22 +126,25 @@ class BlockWriter:
         self._made.clear()
         self._sent.clear()
 
-    def clear(self) -> None:
-        """Forget all blocks."""
-        self._free.clear()
+    def rest(self, orders: BlockOrders) -> None:
+        """End the run. Only free blocks stay."""
+        self.begin(orders)
         self._given.clear()
         self._made.clear()
         self._sent.clear()
-        self._allowed = 0
 
     def _take(self, size: int) -> _Block | None:
         size = rounded(size)
         for number in reversed(self._free):  # the block returned last may still be in the processor's cache
             if self._free[number].memory.size == size:
                 return _Block(number, self._free.pop(number))
+        self._copied += 1
+        if self._copied <= BLOCK_AFTER_COPIES:
+            return None
         blocks = len(self._free) + len(self._given) + len(self._made) + len(self._placed)
         if self._allowed <= 0 or (size > self._allowed_bytes and blocks >= BLOCKS_FEW):
             return None
+        self._copied = 0
         self._allowed -= 1
         self._allowed_bytes -= size
         with suppress(OSError):  # the system has no memory, or no descriptor

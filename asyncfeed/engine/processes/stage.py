@@ -192,10 +192,11 @@ class Processes:
     def _leave(self, worker: Worker) -> None:
         """Keep a worker for the next run if it answers. Otherwise end it."""
         if worker.alive:
+            worker.items.begin()
+            worker.items.put(worker.blocks.rest())
             worker.ask(program.REST)
         if worker.alive:
             worker.items.trim()
-            worker.blocks.clear()
         with self._lock:
             # Under the lock: `kill` may kill this worker until it is kept, and must not kill it afterwards.
             if worker.alive and not worker.killed and self._kept.keep(self._key, worker, self._generation):

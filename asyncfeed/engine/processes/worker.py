@@ -147,7 +147,8 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
             fn = None
             kept.close()
             results.trim()
-            blocks.clear()
+            items.open()
+            blocks.rest(items.get())
         elif begun and _changed_since(started):
             answer = OUTDATED
         else:
