@@ -317,6 +317,26 @@ def test_a_block_is_made_after_some_copies(pair: Pair) -> None:
     assert pair.made == 3
 
 
+@pytest.mark.parametrize("how", ["rest", "fork"])
+def test_what_a_worker_can_no_longer_use_does_not_count(pair: Pair, how: str) -> None:
+    """Whether a run or a fork has taken it. The worker has unmapped it."""
+    kept = []
+    with blocks_bounded(nbytes=2 * BYTES):
+        for number in range(5):
+            held = pair.through([marked(number), marked(number)])
+            assert all(map(in_a_block, held))
+            if how == "rest":
+                kept += held
+                rest(pair)
+                assert mappings() == len(kept)
+            else:
+                with forked(lambda: True):
+                    del held
+                pair.through([])
+                assert mappings() == 0
+    assert all((array == number // 2).all() for number, array in enumerate(kept))
+
+
 # -- the end
 
 
