@@ -215,6 +215,8 @@ class Calling(Batching[T_co]):
 
         Memory:
             Beside `memory_limit`, each process holds one group of items (10 ms of work, or 1 MB) and its results.
+            It also keeps up to 32 MB of shared memory for further results, or the memory of four results if they
+            are larger, and up to 16 MB between runs.
 
         Processes:
             A function at the top level of a module is imported in the process. Any other function (a lambda, one
@@ -222,9 +224,10 @@ class Calling(Batching[T_co]):
             install cloudpickle`. Without it, a main script that holds the function needs `if __name__ ==
             "__main__":`.
 
-            Items and results are pickled, except arrays. Arrays go through shared memory, with a copy each way,
-            and may be kept and written to. Numerical libraries in the processes share the cores, unless
-            `OMP_NUM_THREADS` or the like is set.
+            Items and results are pickled, except arrays. Arrays go through shared memory, and may be kept and
+            written to. An array of an item is copied twice on its way. An array of a result is copied once if it
+            has 64 KB or more, and twice if it is smaller. Numerical libraries in the processes share the cores,
+            unless `OMP_NUM_THREADS` or the like is set.
 
             Processes start when the first items come. That takes 0.2 s and the import of the function's module.
             After the run they are kept for the next run of the same function, for up to five minutes, at most two

@@ -4,7 +4,8 @@ Starting a worker takes 0.2 s. Importing the function's module may take seconds,
 
 Invariants:
 
-* A kept worker has answered all orders, and holds no function, no item and no result.
+* A kept worker has answered all orders, and holds no function, no item and no result. It keeps some free blocks of
+  shared memory for the results of the next run.
 * A worker is kept for `WORKER_IDLE_SECONDS`. At most two are kept per core. The one kept longest is ended first.
 * A thread exists only while workers are kept. It waits on a condition for the next deadline, and does not poll.
 * Kept workers end when the interpreter exits. A fork of this process closes its copies of their sockets, and keeps

@@ -4,8 +4,8 @@ Invariants:
 
 * The process ends after its items when the parent needs no more. When the parent dies, it ends at once, with all
   processes that it started, even if the function hangs.
-* Between two runs it holds no function, no item and no result. Each run sends its function again. If a file that
-  the process has imported has changed since, it answers that it is outdated.
+* Between two runs it holds no function, no item and no result, only free blocks of shared memory. Each run sends
+  its function again. If a file that the process has imported has changed since, it answers that it is outdated.
 * The parent's main script is imported only when a name that it defines is needed. Its module is called
   `__mp_main__`, as multiprocessing does. No worker process may be started during that import.
 * The process itself writes nothing to the terminal, except when C code crashes. Only the parent handles Ctrl-C,
