@@ -408,6 +408,21 @@ def blocks_bounded(
         yield
 
 
+@contextmanager
+def fork_under_way() -> Iterator[None]:
+    """Do what the process does just before and after a fork, with the time between them for other threads."""
+    mapping.SHOWN.before_fork()
+    try:
+        yield
+    finally:
+        mapping.SHOWN.after_fork()
+
+
+def no_blocks_here() -> Any:
+    """Let the system lack what blocks need, for a `with` block and a worker in this process."""
+    return mock.patch.object(block_writer, "CAN_MAKE_BLOCKS", False)
+
+
 def forks_wait() -> Any:
     """Hold the lock that a fork takes for its blocks, for a `with` block."""
     return mapping.SHOWN._lock

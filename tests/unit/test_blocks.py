@@ -25,8 +25,10 @@ from tests.engine.inside import (
     BlockPool,
     blocks_bounded,
     blocks_for_arrays_of,
+    fork_under_way,
     forks_wait,
     mappings,
+    no_blocks_here,
 )
 from tests.unit.test_pool import WAYS, start
 from tests.unit.test_shared import Pair, same
@@ -301,9 +303,9 @@ def blocked(add: Callable[[], bool]) -> bool:
         return add()
 
 
-def test_a_system_without_such_files_copies(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create")
-    assert not in_a_block(*pair.through([marked(1)]))
+def test_a_system_without_such_files_copies(pair: Pair) -> None:
+    with no_blocks_here():
+        assert not in_a_block(*pair.through([marked(1)]))
 
 
 def test_a_block_is_made_after_some_copies(pair: Pair) -> None:
@@ -426,6 +428,25 @@ def test_neither_sees_what_the_other_writes(pair: Pair) -> None:
     with forked(check):
         held[0][:] = 7
     assert same(held, [marked(7), marked(2)])
+
+
+def test_what_another_thread_is_given_during_a_fork_is_not_written_again(pair: Pair) -> None:
+    """The child may have it: given before, during, or given and dropped during the fork."""
+    (first,) = pair.through([marked(1)])
+    before = files()
+    with fork_under_way():
+        assert files() == before - 1  # it is private
+        (second,) = pair.through([marked(2)])
+        pair.through([marked(3)])
+        del first
+        pair.through([marked(4), marked(5)])
+        assert pair.made == 5
+    del second
+    got = pair.through([marked(6), marked(7)])
+    assert pair.made == 7
+    del got
+    pair.through([marked(8), marked(9)])
+    assert pair.made == 7
 
 
 def test_blocks_are_used_again_after_a_fork(pair: Pair) -> None:

@@ -15,6 +15,7 @@ The parent's side, and the invariants of both, are in `blocks.py`. Here:
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +31,9 @@ from asyncfeed.stacking.pool import Pool, rounded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+CAN_MAKE_BLOCKS = sys.platform == "linux" and hasattr(os, "memfd_create")
+"""Whether the system has what blocks need. On other systems, all results go through the arena."""
 
 
 class _Block(NamedTuple):
@@ -72,7 +76,7 @@ class BlockWriter:
         for number in orders.dropped:
             self._free.pop(number, None)
             self._given.pop(number, None)
-        self._allowed = orders.allowed if hasattr(os, "memfd_create") else 0
+        self._allowed = orders.allowed if CAN_MAKE_BLOCKS else 0
         self._allowed_bytes = orders.allowed_bytes
 
     def make(self, size: int) -> NDArray[np.uint8] | None:
