@@ -131,7 +131,7 @@ class Arrays:
     def after_fork(self) -> None:
         """Do the same for what other threads have shown since."""
         self._all_private()
-        self.now = object()
+        self.now = object()  # for a thread that is between the first two lines of `show`
         self._forks.pop()
 
     def in_child(self) -> None:
