@@ -19,7 +19,7 @@ from harness import Contender, Made
 from work_async import loops
 
 import asyncfeed as af
-from asyncfeed.reading.uring_reader import SWITCH, refusal
+from asyncfeed.reading.uring_reader import SWITCH, decided
 
 Concurrency = int | str
 OURS, OURS_TF, BARE, BARE_REUSED, SERIAL, BY_HAND = (
@@ -107,14 +107,14 @@ class WithoutRing(Made):
         """Iterate."""
         before = os.environ.get(SWITCH)
         os.environ[SWITCH] = "0"
-        refusal.cache_clear()
+        decided.cache_clear()
         try:
             super().__call__(work, items, consume)
         finally:
             os.environ.pop(SWITCH)
             if before is not None:
                 os.environ[SWITCH] = before
-            refusal.cache_clear()
+            decided.cache_clear()
 
 
 class Switching(Made):

@@ -136,13 +136,35 @@ def _most_files() -> int:
     return FILES if most < 0 else max(1, min(FILES, most // 2))
 
 
-@cache
 def refusal() -> str:
     """Return why this process uses no ring. Return "" if it may. It is tried once, and logged if there is none."""
+    with _deciding.lock:
+        return decided()
+
+
+@cache
+def decided() -> str:
+    """Decide it. Only `refusal` calls this, on one thread at a time."""
     why = _try_ring()
     if why:
         log.info("local files are read without io_uring: %s", why)
     return why
+
+
+class _Deciding:
+    """Has the lock of the thread that decides whether there is a ring."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Make a new lock in a forked process: another thread may have had it at the fork."""
+        self.lock = threading.Lock()
+
+
+_deciding = _Deciding()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_deciding.forget)
 
 
 def _try_ring() -> str:

@@ -76,8 +76,13 @@ class Pool:
     @property
     def nbytes(self) -> int:
         """Number of bytes that are free."""
-        # No tuple: to make one may collect garbage, which gives memory back while the tuple is made.
-        return sum(piece.memory.nbytes for piece in self._free.copy())
+        while True:
+            # No tuple: to make one may collect garbage, which gives memory back while the tuple is made. Without
+            # the GIL another thread may give memory back during the copy. Then the copy is made again.
+            try:
+                return sum(piece.memory.nbytes for piece in self._free.copy())
+            except RuntimeError:
+                pass
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a writable array of this shape, not filled, that starts at a multiple of 64 bytes."""

@@ -415,9 +415,9 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return real(number, *args, **how)
 
     monkeypatch.setattr(ring, "call", call)
-    uring_reader.refusal.cache_clear()
+    uring_reader.decided.cache_clear()
     yield
-    uring_reader.refusal.cache_clear()
+    uring_reader.decided.cache_clear()
 
 
 def pipeline_of(folder: Path, count: int = 64, kind: str = "npy") -> af.Pipeline[Any]:
@@ -448,12 +448,12 @@ def test_without_a_ring_threads_read_and_say_so_once(
 
 def test_a_variable_turns_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(uring_reader.SWITCH, "0")
-    uring_reader.refusal.cache_clear()
+    uring_reader.decided.cache_clear()
     try:
         assert uring_reader.refusal() == "ASYNCFEED_IO_URING is 0"
         assert "without io_uring: ASYNCFEED_IO_URING is 0" in pipeline_of(tmp_path).explain()
     finally:
-        uring_reader.refusal.cache_clear()
+        uring_reader.decided.cache_clear()
 
 
 @needs_ring
@@ -496,7 +496,7 @@ def test_a_pipeline_reads_with_rings_and_makes_no_files(
     monkeypatch.setattr(File, "__init__", init)
     batches = [batch if kind == "npy" else batch["x"] for batch in pipeline]
     assert sorted(np.concatenate(batches)[:, 0].tolist()) == sorted(2 * [*range(64)])
-    assert sum(calls) == 128
+    assert sum(calls) >= 128  # a group that takes long is cut short, and its last batches are read again
     if kind == "npy":  # archives are looked at before they are read, until it is known that they are not packed
         assert len(made) <= 4 * len(calls)  # 32 and more in each call, if there are more files
 
