@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -9,8 +10,9 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -195,6 +197,41 @@ def test_it_gives_what_a_reader_gives_that_checks_each_file(
 
     one, other = in_thread(both)
     assert one == other
+
+
+@needs_ring
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@given(
+    kinds=st.lists(st.sampled_from(KINDS + 8 * ["whole"]), min_size=1, max_size=60),
+    sized=st.sampled_from([None, 0, SIZE, SIZE - 1]),
+)
+def test_files_in_memory_of_their_own_are_those_of_a_local_reader(
+    folder: Path, kinds: list[str], sized: int | None
+) -> None:
+    files = [File("/dev/zero" if kind == "zero" else str(folder / kind), sized) for kind in kinds]
+
+    def shown(outcome: Any) -> Any:
+        return (type(outcome), str(outcome)) if isinstance(outcome, Exception) else outcome.tobytes()
+
+    def both() -> tuple[list[Any], list[Any]]:
+        with closing(UringReader()) as reader:
+            found = reader.read(files)
+            good = [each for each in found if not isinstance(each, Exception)]
+            assert all(each.flags.writeable and each.flags.owndata for each in good)
+            return list(map(shown, found)), list(map(shown, LocalReader().read(files)))
+
+    one, other = in_thread(both)
+    assert one == other
+
+
+@needs_ring
+def test_batches_of_encoded_images_are_read_by_the_ring(tmp_path: Path, calls: list[int]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(32):
+        image.fromarray(np.full((20, 20, 3), number, np.uint8)).save(tmp_path / f"{number:02}.png")
+    (batch,) = af.files(f"{tmp_path}/*.png").load(af.image(size=20)).batch(32)
+    assert batch[:, 0, 0, 0].tolist() == list(range(32))
+    assert sum(calls) == 32
 
 
 @needs_ring
@@ -513,6 +550,49 @@ def test_runs_that_are_left_anywhere_leave_nothing(tmp_path: Path, seed: int) ->
                 for _ in range(chance.randint(0, 16)):
                     next(feed)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@needs_ring
+@pytest.mark.parametrize("seed", range(4))
+def test_a_consumer_that_is_cancelled_at_any_step_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Also while the kernel has requests: calls take long, end early, or submit a part."""
+    pipeline = pipeline_of(tmp_path)
+    list(pipeline)
+    chance = random.Random(seed)
+    real = ring.call
+
+    def call(number: int, *args: Any, **how: Any) -> int:
+        if number != ring.ENTER:
+            return real(number, *args, **how)
+        time.sleep(chance.choice([0, 0, 0.002]))
+        fd, submit, wait, *rest = args
+        match chance.choice(["whole", "whole", "wait", "part", "signal"]):
+            case "wait":
+                wait = chance.randint(0, wait)
+            case "part":
+                submit, wait = chance.randint(0, submit), 0
+            case "signal":
+                raise InterruptedError(errno.EINTR, "a signal")
+        return real(number, fd, submit, wait, *rest)
+
+    monkeypatch.setattr(ring, "call", call)
+
+    async def consume() -> int:
+        return sum([len(batch) async for batch in pipeline])
+
+    async def cancel_after(steps: int) -> None:
+        task = asyncio.create_task(consume())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            assert await task == 128
+
+    with no_leaks():
+        for steps in [*range(0, 60, 3), *range(60, 3000, 150)]:
+            asyncio.run(cancel_after(steps))
 
 
 @needs_ring
