@@ -450,3 +450,15 @@ def workers_exit_within(seconds: float) -> Iterator[None]:
 def run_finalizers() -> None:
     """Call what Python calls at exit for the objects of `weakref.finalize`."""
     weakref.finalize._exitfunc()  # type: ignore[attr-defined]
+
+
+def run_finalizers_before_a_worker_rests() -> None:
+    """Have a thread that gives a worker process back find that Python, at exit, has closed its memory just now."""
+    real = Processes._leave
+
+    def leave(self: Processes, worker: Any) -> None:
+        if worker.alive:
+            run_finalizers()
+        real(self, worker)
+
+    Processes._leave = leave  # type: ignore[method-assign]

@@ -137,6 +137,18 @@ def test_the_interpreter_exits_with_live_workers(script: str) -> None:
     assert all(fns.gone(int(pid)) for pid in ended.out)
 
 
+def test_a_worker_that_is_given_back_at_exit_is_ended_without_a_word() -> None:
+    script = """
+from tests.engine.inside import run_finalizers_before_a_worker_rests
+run_finalizers_before_a_worker_rests()
+feed = endless.open()
+next(feed)
+feed.close()
+"""
+    ended = run(LIVE + script)
+    assert (ended.code, ended.err) == (0, "")
+
+
 def test_a_thread_that_still_works_at_exit_says_nothing_of_a_worker_that_was_ended() -> None:
     """It may look at an idle worker just after Python has ended that."""
     script = """

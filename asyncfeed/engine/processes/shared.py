@@ -12,6 +12,7 @@ An `Arena` is an anonymous file that one process writes and another one reads, i
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import pickle
@@ -167,7 +168,10 @@ class Arena:
 
     def finish(self, seconds: float) -> None:
         """Record the number of values in the group, and how long they took."""
-        _HEAD.pack_into(self._memory.data, 0, self._count, seconds)
+        memory = self._memory
+        if not memory.size:
+            raise OSError(errno.EBADF, "the memory shared with a worker process is closed")
+        _HEAD.pack_into(memory.data, 0, self._count, seconds)
 
     def write(self, data: Any) -> int:
         """Append bytes. Pickle calls this."""

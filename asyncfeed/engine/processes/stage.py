@@ -192,9 +192,14 @@ class Processes:
     def _leave(self, worker: Worker) -> None:
         """Keep a worker for the next run if it answers. Otherwise end it."""
         if worker.alive:
-            worker.items.begin()
-            worker.items.put(worker.blocks.rest())
-            worker.ask(program.REST)
+            try:
+                worker.items.begin()
+                worker.items.put(worker.blocks.rest())
+            except OSError:  # the interpreter has closed the memory at its exit, while this thread still worked
+                worker.kill()
+                worker.alive = False
+            else:
+                worker.ask(program.REST)
         if worker.alive:
             worker.items.trim()
         with self._lock:
