@@ -21,7 +21,7 @@ from asyncfeed.reading.file import Bytes, File, Numbers, address_of
 from asyncfeed.reading.listing import UNKNOWN, FileSpan
 from asyncfeed.reading.local import SMALL_BYTES, LocalReader
 from asyncfeed.reading.packed_names import ENCODING, ERRORS
-from asyncfeed.reading.reader import Columns, Rows, Waits, sizes_of
+from asyncfeed.reading.reader import Columns, Waits, sizes_of
 from asyncfeed.reading.ring import FILES, LOOKS, Ring, Wanted
 from asyncfeed.reading.sampled import blocks_read, waited_for
 
@@ -29,10 +29,6 @@ log = logging.getLogger("asyncfeed")
 
 SWITCH = "ASYNCFEED_IO_URING"
 """The environment variable that turns the ring off, with the value 0."""
-
-
-FEWEST = 8
-"""Number of files that are read together into memory of their own. Fewer are read as fast by calls of a thread."""
 
 
 class UringReader(LocalReader):
@@ -50,17 +46,6 @@ class UringReader(LocalReader):
         self._on_main_thread = on_main_thread
         self._of_thread = threading.local()
         self._rings: list[Ring] = []
-
-    def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
-        """Return whole files. Many small ones whose sizes are known are read together."""
-        sizes = [file.size or 0 for file in files]
-        if len(files) < FEWEST or min(sizes) <= 0 or max(sizes) > SMALL_BYTES or self._ring() is None:
-            return super().read(files)
-        buffers = [np.empty(size, np.uint8) for size in sizes]
-        start = np.zeros(1, np.int64)
-        rows = [Rows(each, start, np.array([each.size])) for each in buffers]
-        failed = self.read_rows(files, [rows])
-        return [failed.get(place, buffer) for place, buffer in enumerate(buffers)]
 
     def read_rows(self, files: Sequence[File], columns: Columns) -> dict[int, Exception]:
         """Read whole files into the rows of arrays."""

@@ -200,41 +200,6 @@ def test_it_gives_what_a_reader_gives_that_checks_each_file(
 
 
 @needs_ring
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
-@given(
-    kinds=st.lists(st.sampled_from(KINDS + 8 * ["whole"]), min_size=1, max_size=60),
-    sized=st.sampled_from([None, 0, SIZE, SIZE - 1]),
-)
-def test_files_in_memory_of_their_own_are_those_of_a_local_reader(
-    folder: Path, kinds: list[str], sized: int | None
-) -> None:
-    files = [File("/dev/zero" if kind == "zero" else str(folder / kind), sized) for kind in kinds]
-
-    def shown(outcome: Any) -> Any:
-        return (type(outcome), str(outcome)) if isinstance(outcome, Exception) else outcome.tobytes()
-
-    def both() -> tuple[list[Any], list[Any]]:
-        with closing(UringReader()) as reader:
-            found = reader.read(files)
-            good = [each for each in found if not isinstance(each, Exception)]
-            assert all(each.flags.writeable and each.flags.owndata for each in good)
-            return list(map(shown, found)), list(map(shown, LocalReader().read(files)))
-
-    one, other = in_thread(both)
-    assert one == other
-
-
-@needs_ring
-def test_batches_of_encoded_images_are_read_by_the_ring(tmp_path: Path, calls: list[int]) -> None:
-    image = pytest.importorskip("PIL.Image")
-    for number in range(32):
-        image.fromarray(np.full((20, 20, 3), number, np.uint8)).save(tmp_path / f"{number:02}.png")
-    (batch,) = af.files(f"{tmp_path}/*.png").load(af.image(size=20)).batch(32)
-    assert batch[:, 0, 0, 0].tolist() == list(range(32))
-    assert sum(calls) == 32
-
-
-@needs_ring
 def test_good_files_are_read_by_the_ring(folder: Path, calls: list[int]) -> None:
     files = [File(str(folder / "whole"), SIZE)] * 1000
     expected = (folder / "whole").read_bytes()
