@@ -16,8 +16,7 @@ Invariants:
   kernel writes them (`_DEFER_TASKRUN`), so no memory barrier is needed.
 
 A thread that gives up the GIL beside a trainer that runs Python gets it back after 5 ms. So `read` gives it up
-once, to wait. numpy gives it up for operations on more than 500 elements. The call that closes slots keeps it. And
-the status of some files is asked for in the ring, and not by `os.stat`.
+once, to wait. numpy gives it up for operations on more than 500 elements. The call that closes slots keeps it.
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ from asyncfeed.reading.file import Numbers
 
 FILES: Final = 240
 """Largest number of files that are read with one system call. Each has a slot, which counts as an open file. With
-more, numpy gives up the GIL for their requests: there are two for each file, and `LOOKS`."""
-LOOKS: Final = 8
-"""Largest number of these files whose status is asked for."""
+more, numpy gives up the GIL for their requests: there are two for each file."""
 _PER_FILE: Final = 2
 SETUP: Final = 425
 ENTER: Final = 426
@@ -57,14 +54,11 @@ _SPARSE: Final = 1
 _SQES_AT: Final = 0x10000000
 _READV: Final = 1
 _OPENAT: Final = 18
-_STATX: Final = 21
 _FIXED_FILE: Final = 1
 _LINK: Final = 1 << 2
 _HERE: Final = -100
 """AT_FDCWD: paths are relative to the working directory."""
 _OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-_NOT_SEEN: Final = 0xFFFFFFFF
-"""The nanoseconds of a status that the kernel has not written."""
 WRAP: Final = 0xFFFFFFFF
 """The numbers of entries begin anew after this one."""
 WORKERS: Final = 32
@@ -83,17 +77,6 @@ _EXPECTED, _REQUEST, _RESULT = range(3)
 """The first three of the four numbers of a completion. The first two are the user data of the request: the result
 that it should have, and its number."""
 _IOVEC = np.dtype([("base", "<u8"), ("len", "<u8")])
-_BASIC: Final = 0x7FF
-"""What is asked for of a status: whatever `os.stat` tells."""
-_STATUS = np.dtype(
-    {
-        "names": ["seconds", "nanoseconds", "major", "minor"],
-        "formats": ["<i8", "<u4", "<u4", "<u4"],
-        "offsets": [112, 120, 136, 140],
-        "itemsize": 256,
-    }
-)
-"""The status of a file: the time of its last change, and its disk."""
 
 
 _PARAMS_AT = {
@@ -119,16 +102,6 @@ class Wanted(NamedTuple):
     """For each piece of a file, the addresses of its memory."""
     sizes: Sequence[Numbers]
     """For each piece of a file, its number of bytes."""
-    looks: Sequence[int] = ()
-    """The places of the files whose status is wanted, at most `LOOKS`."""
-
-
-class Seen(NamedTuple):
-    """The status of a file that was looked at."""
-
-    mtime_ns: int
-    disk: int
-    """The number of the disk, as `os.stat` tells it."""
 
 
 class Memory:
@@ -147,17 +120,13 @@ class Memory:
         """The numbers of the requests to serve."""
         self.served = np.frombuffer(rings, "<i4", 4 * served, at["cqes"]).reshape(-1, 4)
         """What became of requests."""
-        self.numbers = np.arange(LOOKS + _PER_FILE * files, dtype=np.uint32)
-        """The number of each request. Those for a status come first."""
+        self.numbers = np.arange(_PER_FILE * files, dtype=np.uint32)
+        """The number of each request."""
         self._extra = np.zeros(1, np.uint8)
         self.iovecs = np.zeros((files, 0), _IOVEC)
         """Where each file goes: its pieces, and one byte that should not be there."""
-        made = np.frombuffer(requests, _SQE, LOOKS + _PER_FILE * files)
-        made["request"] = self.numbers
-        self.looks, chains = made[:LOOKS], made[LOOKS:]
-        self.statuses = np.zeros(LOOKS, _STATUS)
-        self.looks["opcode"], self.looks["fd"], self.looks["len"] = _STATX, _HERE, _BASIC
-        self.looks["off"] = self.statuses.ctypes.data + _STATUS.itemsize * np.arange(LOOKS)
+        chains = np.frombuffer(requests, _SQE, _PER_FILE * files)
+        chains["request"] = self.numbers
         self.opens, self.reads = (chains[each::_PER_FILE] for each in range(_PER_FILE))
         slots = self.numbers[:files]
         self.opens["opcode"], self.opens["flags"], self.opens["fd"] = _OPENAT, _LINK, _HERE
@@ -203,7 +172,7 @@ class Ring:
         """What the kernel uses now."""
         params = np.zeros(1, _PARAMS)
         params["flags"] = _SUBMIT_ALL | _SINGLE_ISSUER | _DEFER_TASKRUN
-        self._fd = call(SETUP, LOOKS + _PER_FILE * files, ctypes.c_void_p(params.ctypes.data))
+        self._fd = call(SETUP, _PER_FILE * files, ctypes.c_void_p(params.ctypes.data))
         self._memory: Memory | None = None
         try:
             self._memory = Memory(self._fd, dict(zip(_PARAMS_AT, map(int, params[0]), strict=True)), files)
@@ -239,31 +208,17 @@ class Ring:
         bases, sizes = memory.iovecs["base"][:count], memory.iovecs["len"][:count]
         for piece, (base, size) in enumerate(zip(wanted.bases, wanted.sizes, strict=True)):
             bases[:, piece], sizes[:, piece] = base, size
-        looks = len(wanted.looks)
-        if looks:
-            memory.looks["addr"][LOOKS - looks :] = wanted.paths[list(wanted.looks)]
-            memory.statuses["nanoseconds"] = _NOT_SEEN
-        served = self._serve(memory, memory.numbers[LOOKS - looks : LOOKS + _PER_FILE * count])
+        served = self._serve(memory, memory.numbers[: _PER_FILE * count])
         self._held = None
         if not self.broken:
             self._close_slots(memory, count)
         if all((each[:, _EXPECTED] == each[:, _RESULT]).all() for each in served):
             return None
-        results = np.empty(LOOKS + _PER_FILE * count, np.int32)
+        results = np.empty(_PER_FILE * count, np.int32)
         for each in served:
             results[each[:, _REQUEST]] = each[:, _RESULT]
-        opened, got = results[LOOKS:].reshape(count, _PER_FILE).T
+        opened, got = results.reshape(count, _PER_FILE).T
         return np.where(opened < 0, opened, got)
-
-    def seen(self, looks: int) -> list[Seen | None]:
-        """Return the statuses that the last call asked for. None is that of a file that has none."""
-        memory = self._memory
-        assert memory is not None
-        found = memory.statuses[LOOKS - looks :].tolist()
-        return [
-            None if nanoseconds == _NOT_SEEN else Seen(seconds * 10**9 + nanoseconds, os.makedev(major, minor))
-            for seconds, nanoseconds, major, minor in found
-        ]
 
     def _close_slots(self, memory: Memory, count: int) -> None:
         """Close the files in the first `count` slots. A slot without a file stays as it is."""
@@ -301,7 +256,7 @@ class Ring:
         memory, self._memory = self._memory, None
         if memory is not None:
             if self._held is not None:
-                _lost.append((self._held, memory.iovecs, memory.statuses))
+                _lost.append((self._held, memory.iovecs))
             memory.close()
         if self._fd >= 0:
             os.close(self._fd)

@@ -22,14 +22,8 @@ class Sampled:
     """Looks at some of the files that are read together. Any number of threads may call it."""
 
     def __init__(self) -> None:
-        self.all_plain = False
-        """Whether all disks of the last files that were looked at are plain."""
         self._plain: dict[int, bool] = {}
         """Whether a disk is plain, by its number."""
-
-    def places(self, count: int) -> Sequence[int]:
-        """Return the places of the files that are looked at among `count` ones."""
-        return range(0, count, SAMPLED)
 
     def sound(self, files: Sequence[File]) -> bool:
         """Return whether the files looked at are as listed, and on plain disks.
@@ -37,17 +31,7 @@ class Sampled:
         A disk is plain if a read that need not wait is served at once, and if the system counts the blocks that a
         thread has read from it. tmpfs, overlayfs and network disks are not plain.
         """
-        self.all_plain = sound = all(self._is_sound(files[place]) for place in self.places(len(files)))
-        return sound
-
-    def as_listed(self, file: File, mtime_ns: int, disk: int) -> bool:
-        """Return whether a file on a disk has not been written to since it was listed.
-
-        If the disk may not be plain, `all_plain` becomes False.
-        """
-        if not self._plain.get(disk):
-            self.all_plain = False
-        return file.version in (None, mtime_ns)
+        return all(map(self._is_sound, files[::SAMPLED]))
 
     def _is_sound(self, file: File) -> bool:
         try:

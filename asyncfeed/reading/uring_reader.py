@@ -22,7 +22,7 @@ from asyncfeed.reading.listing import UNKNOWN, FileSpan
 from asyncfeed.reading.local import SMALL_BYTES, LocalReader
 from asyncfeed.reading.packed_names import ENCODING, ERRORS
 from asyncfeed.reading.reader import Columns, Waits, sizes_of
-from asyncfeed.reading.ring import FILES, LOOKS, Ring, Wanted
+from asyncfeed.reading.ring import FILES, Ring, Wanted
 from asyncfeed.reading.sampled import blocks_read, waited_for
 
 log = logging.getLogger("asyncfeed")
@@ -52,7 +52,7 @@ class UringReader(LocalReader):
         sizes = sizes_of(columns)
         totals: Numbers = np.sum(sizes, axis=0)
         ring = self._ring() if totals.min() > 0 and totals.max() <= SMALL_BYTES else None
-        if ring is None or not (self._sampled.all_plain or self._sampled.sound(files)):
+        if ring is None or not self._sampled.sound(files):
             return super().read_rows(files, columns)
         before = blocks_read()
         bases = [np.concatenate([each.addresses() for each in rows]) for rows in columns]
@@ -65,17 +65,14 @@ class UringReader(LocalReader):
                 address_of(paths) + starts,
                 [each[part] for each in bases],
                 [each[part] for each in sizes],
-                self._sampled.places(len(some))[:LOOKS],
             )
-            places = self._read(ring, wanted, totals[part], listed, some, (paths, columns))
+            places = self._read(ring, wanted, totals[part], listed, (paths, columns))
             again += [start + place for place in places]
         self.waits = Waits.TOGETHER if waited_for(before, int(totals.sum())) else Waits.NONE
         return self._read_again(files, columns, again) if again else {}
 
-    def _read(
-        self, ring: Ring, wanted: Wanted, totals: Numbers, listed: Numbers, files: Sequence[File], held: object
-    ) -> list[int]:
-        """Read files with the ring. Return the places of those that were not read, or were written to."""
+    def _read(self, ring: Ring, wanted: Wanted, totals: Numbers, listed: Numbers, held: object) -> list[int]:
+        """Read files with the ring. Return the places of those that were not read."""
         count = len(totals)
         if len(wanted.paths) != count or not ring.usable:  # it may have broken in the call before
             return list(range(count))
@@ -83,9 +80,6 @@ class UringReader(LocalReader):
         wrong = (listed != totals) & (listed != UNKNOWN)
         if found is not None:
             wrong |= found != totals
-        for place, seen in zip(wanted.looks, ring.seen(len(wanted.looks)), strict=True):
-            if seen is None or not self._sampled.as_listed(files[place], seen.mtime_ns, seen.disk):
-                wrong[place] = True
         return np.flatnonzero(wrong).tolist() if wrong.any() else []
 
     def _ring(self) -> Ring | None:
