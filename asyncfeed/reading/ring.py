@@ -16,7 +16,8 @@ Invariants:
   kernel writes them (`_DEFER_TASKRUN`), so no memory barrier is needed.
 
 A thread that gives up the GIL beside a trainer that runs Python gets it back after 5 ms. So `read` gives it up
-once, while it waits. numpy gives it up for operations on more than 500 elements. The call that closes slots keeps it.
+once, while it waits. numpy gives it up for operations on more than 500 elements. The call that closes slots
+keeps it.
 """
 
 from __future__ import annotations
