@@ -109,16 +109,29 @@ class LocalReader(Reader):
         Its size is always checked. Whether it was written to is checked for the first file and every 64th.
         """
         self.waits = Waits.UNKNOWN
-        totals: Numbers = np.sum(sizes_of(columns), axis=0)
-        if totals.max() > SMALL_BYTES or not self._sampled.sound(files):
-            return super().read_rows(files, columns)
+        sizes = sizes_of(columns)
+        totals: Numbers = np.sum(sizes, axis=0)
+        sampled = self._sampled
+        # They are looked at afterwards if their disk is known: this gives up the GIL, which the loop waits for. It
+        # works while these files are read if it gets the GIL then.
+        first = not sampled.only_plain
+        if totals.max() <= SMALL_BYTES and (not first or sampled.sound(files)):
+            failed = self._read_small(files, columns, sizes, totals)
+            if first or sampled.sound(files):
+                return failed
+            self.waits = Waits.UNKNOWN
+        return super().read_rows(files, columns)
+
+    def _read_small(
+        self, files: Sequence[File], columns: Columns, sizes: Sequence[Numbers], totals: Numbers
+    ) -> dict[int, Exception]:
+        """Read small files that should have `totals` bytes, of which `sizes` go into each column."""
         before = blocks_read()
         opener = self._opener
         if opener.waits:
             failed = super().read_rows(files, columns)
         else:
-            again = _read_small(files, columns, totals.tolist())
-            failed = self._read_again(files, columns, again) if again else {}
+            failed = self._read_again(files, columns, _different(files, columns, totals.tolist()))
         opener.waits = HINTS and waited_for(before, int(totals.sum()))
         if not opener.waits:
             self.waits = Waits.NONE
@@ -126,6 +139,8 @@ class LocalReader(Reader):
 
     def _read_again(self, files: Sequence[File], columns: Columns, again: list[int]) -> dict[int, Exception]:
         """Read the files at the places `again`, with all checks, and return the errors by place."""
+        if not again:
+            return {}
         parts = parts_of(columns)
         outcomes = self.read_into([files[at] for at in again], [parts[at] for at in again])
         return {at: error for at, error in zip(again, outcomes, strict=True) if error is not None}
@@ -135,7 +150,7 @@ class LocalReader(Reader):
         return open(file.path, "rb", buffering=1 << 16)  # noqa: PTH123
 
 
-def _read_small(files: Sequence[File], columns: Columns, totals: list[int]) -> list[int]:
+def _different(files: Sequence[File], columns: Columns, totals: list[int]) -> list[int]:
     """Read files into rows, and return the places of those that do not have exactly as many bytes as were listed.
 
     One byte more than expected is asked for, which says whether a file ends where it should. So its status is not

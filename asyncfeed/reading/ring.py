@@ -1,10 +1,15 @@
 """A ring of Linux' io_uring: many small files are opened, read and closed with one system call, without the GIL.
 
-For each file a chain of two requests is written into the ring, which is memory shared with the kernel: open the
-file into a slot of the ring, and read it. The read asks for one byte more than the file should have, so its result
-tells whether the file ends where it should. Then one system call, without the GIL, submits all chains and waits
-for them. A second one closes all slots. numpy writes the requests of all files together, so there is no Python for
-each file.
+For each file two requests are written into the ring, which is memory shared with the kernel: open the file into a
+slot of the ring, and read it. The read asks for one byte more than the file should have, so its result tells
+whether the file ends where it should. Then one system call, without the GIL, submits all opens and after them all
+reads, and waits for them. A last one closes all slots. numpy writes the requests of all files together, so there
+is no Python for each file.
+
+The kernel serves requests in order, each at once if it need not wait. A file whose open waits for the disk is not
+open yet when its read is served, and the read fails. Such reads are submitted a second time when all opens are
+done. Links between requests would do the same in one call, but then a file that is in memory takes 1.1 times as
+long.
 
 Invariants:
 
@@ -37,10 +42,11 @@ import numpy as np
 
 from asyncfeed.reading.file import Numbers
 
-FILES: Final = 240
-"""Largest number of files that are read with one system call. Each has a slot, which counts as an open file. With
-more, numpy gives up the GIL for their requests: there are two for each file."""
+FILES: Final = 256
+"""Largest number of files that are read with one system call. Each has a slot, which counts as an open file."""
 _PER_FILE: Final = 2
+_MOST_ENTRIES: Final = 500
+"""Largest number of entries of an array for which numpy keeps the GIL."""
 SETUP: Final = 425
 ENTER: Final = 426
 _REGISTER: Final = 427
@@ -56,7 +62,6 @@ _SQES_AT: Final = 0x10000000
 _READV: Final = 1
 _OPENAT: Final = 18
 _FIXED_FILE: Final = 1
-_LINK: Final = 1 << 2
 _HERE: Final = -100
 """AT_FDCWD: paths are relative to the working directory."""
 _OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
@@ -122,15 +127,15 @@ class Memory:
         self.served = np.frombuffer(rings, "<i4", 4 * served, at["cqes"]).reshape(-1, 4)
         """What became of requests."""
         self.numbers = np.arange(_PER_FILE * files, dtype=np.uint32)
-        """The number of each request."""
+        """The number of each request: first those that open files, then those that read them."""
         self._extra = np.zeros(1, np.uint8)
         self.iovecs = np.zeros((files, 0), _IOVEC)
         """Where each file goes: its pieces, and one byte that should not be there."""
-        chains = np.frombuffer(requests, _SQE, _PER_FILE * files)
-        chains["request"] = self.numbers
-        self.opens, self.reads = (chains[each::_PER_FILE] for each in range(_PER_FILE))
+        entries = np.frombuffer(requests, _SQE, _PER_FILE * files)
+        entries["request"] = self.numbers
+        self.opens, self.reads = entries[:files], entries[files:]
         slots = self.numbers[:files]
-        self.opens["opcode"], self.opens["flags"], self.opens["fd"] = _OPENAT, _LINK, _HERE
+        self.opens["opcode"], self.opens["fd"] = _OPENAT, _HERE
         self.opens["open_flags"], self.opens["slot"] = _OPEN_FLAGS, slots + 1
         self.reads["opcode"], self.reads["flags"], self.reads["fd"] = _READV, _FIXED_FILE, slots
         self._none = np.full(files, -1, np.int32)
@@ -209,17 +214,31 @@ class Ring:
         bases, sizes = memory.iovecs["base"][:count], memory.iovecs["len"][:count]
         for piece, (base, size) in enumerate(zip(wanted.bases, wanted.sizes, strict=True)):
             bases[:, piece], sizes[:, piece] = base, size
-        served = self._serve(memory, memory.numbers[: _PER_FILE * count])
+        results = self._results(memory, count)
         self._held = None
         if not self.broken:
             self._close_slots(memory, count)
+        if results is None:
+            return None
+        opened, got = results[:, :count]
+        outcome: np.ndarray[Any, np.dtype[np.int32]] = np.where(opened < 0, opened, got)
+        return outcome
+
+    def _results(self, memory: Memory, count: int) -> np.ndarray[Any, np.dtype[np.int32]] | None:
+        """Return what became of the opens and the reads of `count` files; None if all are as expected."""
+        opens, reads = (each[:count] for each in memory.numbers.reshape(_PER_FILE, self.files))
+        served = self._serve(memory, opens, reads)
         if all((each[:, _EXPECTED] == each[:, _RESULT]).all() for each in served):
             return None
-        results = np.empty(_PER_FILE * count, np.int32)
+        results = np.zeros((_PER_FILE, self.files), np.int32)
         for each in served:
-            results[each[:, _REQUEST]] = each[:, _RESULT]
-        opened, got = results.reshape(count, _PER_FILE).T
-        return np.where(opened < 0, opened, got)
+            results.flat[each[:, _REQUEST]] = each[:, _RESULT]
+        opened, got = results[:, :count]
+        late = np.flatnonzero((got == -errno.EBADF) & (opened >= 0))
+        if late.size:
+            for each in self._serve(memory, reads[late]):
+                results.flat[each[:, _REQUEST]] = each[:, _RESULT]
+        return results
 
     def _close_slots(self, memory: Memory, count: int) -> None:
         """Close the files in the first `count` slots. A slot without a file stays as it is."""
@@ -229,25 +248,25 @@ class Ring:
             self.broken = False
 
     def _serve(
-        self, memory: Memory, requests: np.ndarray[Any, np.dtype[np.uint32]]
+        self, memory: Memory, *requests: np.ndarray[Any, np.dtype[np.uint32]]
     ) -> list[np.ndarray[Any, np.dtype[np.int32]]]:
         """Have the kernel serve requests. Return what became of each, in any order, until the next call."""
-        count = len(requests)
         start, first = int(memory.sq_tail[0]), int(memory.cq_head[0])
-        before = 0
-        for place in _parts(start, count, len(memory.queue)):
-            after = before + place.stop - place.start
-            memory.queue[place] = requests[before:after]
-            before = after
+        count = 0
+        for some in requests:
+            before = 0
+            for place in _parts(start + count, len(some), len(memory.queue)):
+                after = before + place.stop - place.start
+                memory.queue[place] = some[before:after]
+                before = after
+            count += len(some)
         self.broken = True  # until all have been served
         memory.sq_tail[0] = (start + count) & WRAP
-        submitted, whole = 0, True
+        submitted = 0
         while (done := (int(memory.cq_tail[0]) - first) & WRAP) < count:
             _enter(self._fd, count - submitted, count - done)
             submitted = (int(memory.sq_head[0]) - start) & WRAP
-            whole = whole and submitted in (0, count)
-        # A chain that was submitted in two parts is none: its file may be open for ever.
-        self.broken = not whole
+        self.broken = False
         memory.cq_head[0] = (first + count) & WRAP  # the kernel writes there again in the next call only
         return [memory.served[place] for place in _parts(first, count, len(memory.served))]
 
@@ -268,7 +287,11 @@ def _parts(start: int, count: int, size: int) -> list[slice]:
     """Return where `count` entries are in a ring of this size, of which the first has this number."""
     at = start % size
     end = at + count
-    return [slice(at, end)] if end <= size else [slice(at, size), slice(0, end - size)]
+    return [
+        slice(each, min(each + _MOST_ENTRIES, stop))
+        for begin, stop in ((at, min(end, size)), (0, end - size))
+        for each in range(begin, stop, _MOST_ENTRIES)
+    ]
 
 
 def _enter(fd: int, submit: int, wait: int) -> None:

@@ -24,6 +24,8 @@ class Sampled:
     def __init__(self) -> None:
         self._plain: dict[int, bool] = {}
         """Whether a disk is plain, by its number."""
+        self.only_plain = False
+        """Whether disks were seen, and all of them were plain."""
 
     def sound(self, files: Sequence[File]) -> bool:
         """Return whether the files looked at are as listed, and on plain disks.
@@ -43,6 +45,7 @@ class Sampled:
         plain = self._plain.get(status.st_dev)
         if plain is None:
             plain = self._plain[status.st_dev] = sys.platform == "linux" and _reads_at_once(file.path)
+            self.only_plain = all(self._plain.copy().values())
         return plain
 
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from asyncfeed.reading.file import Bytes, File, Numbers, address_of
 from asyncfeed.reading.listing import UNKNOWN, FileSpan
-from asyncfeed.reading.local import SMALL_BYTES, LocalReader
+from asyncfeed.reading.local import LocalReader
 from asyncfeed.reading.packed_names import ENCODING, ERRORS
-from asyncfeed.reading.reader import Columns, Waits, sizes_of
+from asyncfeed.reading.reader import Columns, Waits
 from asyncfeed.reading.ring import FILES, Ring, Wanted
 from asyncfeed.reading.sampled import blocks_read, waited_for
 
@@ -47,19 +47,21 @@ class UringReader(LocalReader):
         self._of_thread = threading.local()
         self._rings: list[Ring] = []
 
-    def read_rows(self, files: Sequence[File], columns: Columns) -> dict[int, Exception]:
-        """Read whole files into the rows of arrays."""
-        sizes = sizes_of(columns)
-        totals: Numbers = np.sum(sizes, axis=0)
-        ring = self._ring() if totals.min() > 0 and totals.max() <= SMALL_BYTES else None
-        if ring is None or not self._sampled.sound(files):
-            return super().read_rows(files, columns)
+    def _read_small(
+        self, files: Sequence[File], columns: Columns, sizes: Sequence[Numbers], totals: Numbers
+    ) -> dict[int, Exception]:
+        """Read small files with the ring of this thread, if there is one."""
+        ring = self._ring() if totals.min() > 0 else None
+        if ring is None:
+            return super()._read_small(files, columns, sizes, totals)
         before = blocks_read()
         bases = [np.concatenate([each.addresses() for each in rows]) for rows in columns]
         again = []
-        for start in range(0, len(files), ring.files):
-            part = slice(start, start + ring.files)
-            some = files[part] if len(files) > ring.files else files
+        count = len(files)
+        step = -(-count // -(-count // ring.files))  # calls of equal length
+        for start in range(0, count, step):
+            part = slice(start, start + step)
+            some = files[part] if step < count else files
             paths, starts, listed = _listed(some)
             wanted = Wanted(
                 address_of(paths) + starts,
@@ -69,7 +71,7 @@ class UringReader(LocalReader):
             places = self._read(ring, wanted, totals[part], listed, (paths, columns))
             again += [start + place for place in places]
         self.waits = Waits.TOGETHER if waited_for(before, int(totals.sum())) else Waits.NONE
-        return self._read_again(files, columns, again) if again else {}
+        return self._read_again(files, columns, again)
 
     def _read(self, ring: Ring, wanted: Wanted, totals: Numbers, listed: Numbers, held: object) -> list[int]:
         """Read files with the ring. Return the places of those that were not read."""

@@ -248,6 +248,8 @@ def test_threads_ask_for_no_status_of_a_small_file(folder: Path, monkeypatch: py
     assert read_with(reader, [File(str(folder / "whole"), SIZE)] * 130) == [expected] * 130
     assert asked.count("fstat") == 0
     assert asked.count("stat") == 3
+    assert read_with(reader, [File(str(folder / "whole"), SIZE)] * 130) == [expected] * 130
+    assert asked.count("stat") == 6
     assert reader.waits is Waits.NONE
 
 
@@ -290,6 +292,42 @@ def test_the_system_counts_the_blocks_that_a_thread_reads(tmp_path: Path) -> Non
         file.seek(0)
         file.read()
         assert not sampled.waited_for(before, 1 << 16)
+
+
+@needs_ring
+@pytest.mark.parametrize("seed", range(5))
+def test_files_whose_open_waits_for_the_disk(
+    folder: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Their reads are submitted a second time, and every file and every error is as without a wait."""
+    chance = random.Random(seed)
+    kinds = [chance.choice([*KINDS[:7], *5 * ["whole"]]) for _ in range(400)]
+    kinds[:: sampled.SAMPLED] = ["whole"] * len(kinds[:: sampled.SAMPLED])
+    files = [File(str(folder / kind), SIZE) for kind in kinds]
+    entered: list[int] = []
+    real_lay_out, real_call = ring.Memory.lay_out, ring.call
+
+    def lay_out(self: ring.Memory, pieces: int) -> None:
+        real_lay_out(self, pieces)
+        waits = 1 << 4  # IOSQE_ASYNC: another thread of the kernel opens it
+        self.opens["flags"] = [chance.choice([0, waits]) for _ in self.opens]
+
+    def call(number: int, *args: Any, **how: Any) -> int:
+        if number == ring.ENTER:
+            entered.append(args[1])
+        return real_call(number, *args, **how)
+
+    monkeypatch.setattr(ring.Memory, "lay_out", lay_out)
+    monkeypatch.setattr(ring, "call", call)
+
+    def both() -> None:
+        with closing(UringReader()) as reader:
+            expected = read_with(LocalReader(), files)
+            for _ in range(5):
+                assert read_with(reader, files) == expected
+
+    in_thread(both)
+    assert sum(entered) > 2 * sum(calls)
 
 
 @needs_ring
