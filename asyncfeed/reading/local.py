@@ -112,12 +112,11 @@ class LocalReader(Reader):
         sizes = sizes_of(columns)
         totals: Numbers = np.sum(sizes, axis=0)
         sampled = self._sampled
-        # They are looked at afterwards if their disk is known: this gives up the GIL, which the loop waits for. It
-        # works while these files are read if it gets the GIL then.
-        first = not sampled.only_plain
-        if totals.max() <= SMALL_BYTES and (not first or sampled.sound(files)):
+        # If their disks are known, the files are looked at afterwards. It is quicker then, see `sound`.
+        known = sampled.only_plain
+        if totals.max() <= SMALL_BYTES and (known or sampled.sound(files)):
             failed = self._read_small(files, columns, sizes, totals)
-            if first or sampled.sound(files):
+            if not known or sampled.sound(files, read=True):
                 return failed
             self.waits = Waits.UNKNOWN
         return super().read_rows(files, columns)

@@ -104,6 +104,8 @@ class Waits(Enum):
     """Only the clock can tell. A thread that waited for the GIL looks like one that waited for a disk."""
     NONE = "none"
     """Nothing: no other thread would have read these files sooner."""
+    KERNEL = "kernel"
+    """Nothing, but the kernel read the files without the GIL: another thread can read others at the same time."""
     TOGETHER = "together"
     """The disk, for all files at the same time."""
 

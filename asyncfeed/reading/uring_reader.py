@@ -70,7 +70,7 @@ class UringReader(LocalReader):
             )
             places = self._read(ring, wanted, totals[part], listed, (paths, columns))
             again += [start + place for place in places]
-        self.waits = Waits.TOGETHER if waited_for(before, int(totals.sum())) else Waits.NONE
+        self.waits = Waits.TOGETHER if waited_for(before, int(totals.sum())) else Waits.KERNEL
         return self._read_again(files, columns, again)
 
     def _read(self, ring: Ring, wanted: Wanted, totals: Numbers, listed: Numbers, held: object) -> list[int]:

@@ -29,7 +29,7 @@ from asyncfeed.engine.limits.tuner import Tuner
 from asyncfeed.engine.limits.worker_pool import WorkerPool
 from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
-from asyncfeed.engine.operators import call_async, call_threads, dispatch, expand, source
+from asyncfeed.engine.operators import call_async, dispatch, expand, source
 from asyncfeed.engine.operators.parts import Parts
 from asyncfeed.engine.order import expansions
 from asyncfeed.engine.order.expansions import Expansion, expansions_of
@@ -47,6 +47,7 @@ from asyncfeed.engine.provenance import ItemPlace, Provenance
 from asyncfeed.engine.run import Run
 from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.feed import session_of
+from asyncfeed.reading.reader import Waits
 from asyncfeed.stages import together
 from asyncfeed.stages.steps import Work
 
@@ -65,6 +66,8 @@ MANY = constants.FIRST_THREADS
 """The largest number of threads that a stage begins with."""
 SHARED = constants.GROUP_SHARED_FACTOR
 """How many times larger groups are if several threads compute."""
+KERNEL_THREADS = constants.KERNEL_THREADS
+"""The number of threads for files that the kernel reads without the GIL."""
 REST = worker.REST
 """What a worker process is told when a run no longer needs it."""
 KEEP = constants.ARENA_KEEP_BYTES
@@ -140,8 +143,8 @@ def cores(count: int) -> Iterator[None]:
 def threads_run_python_at_the_same_time(count: int, *, yes: bool) -> Iterator[None]:
     """Let stages find this many processor cores, and no GIL or one."""
     with (
-        mock.patch.object(call_threads, "usable_cores", lambda: count),
-        mock.patch.object(call_threads, "runs_python_in_parallel", lambda: yes),
+        mock.patch.object(dispatch, "usable_cores", lambda: count),
+        mock.patch.object(dispatch, "runs_python_in_parallel", lambda: yes),
     ):
         yield
 
@@ -278,13 +281,21 @@ class Groups:
     It is told how long calls take, and calls nothing.
     """
 
-    def __init__(self, wall: float, cpu: float, *, unit: int = 1) -> None:
+    def __init__(self, wall: float, cpu: float, *, unit: int = 1, waits: Waits = Waits.UNKNOWN) -> None:
         self._told = _Told(wall, cpu)
-        self._dispatch = dispatch.ThreadDispatch(self._told, Work(abs, "thread"), "map(abs)", unit)  # type: ignore[arg-type]
+        self.waits = waits
+        """What the calls say that they waited for."""
+        work = Work(abs, "thread", waits=lambda: self.waits)
+        self._dispatch = dispatch.ThreadDispatch(self._told, work, "map(abs)", unit)  # type: ignore[arg-type]
 
     def take(self, wall: float, cpu: float) -> None:
         """Let calls take this long from now on."""
         self._told.told = wall, cpu
+
+    @property
+    def quick_threads(self) -> int:
+        """The number of threads for items that are quick."""
+        return self._dispatch.quick_threads
 
     def measure(self, calls: int = 20, *, working: int = 1) -> None:
         """Measure some groups of one item, while this many threads work."""

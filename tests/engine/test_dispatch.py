@@ -9,7 +9,18 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.machine import usable_cores
-from tests.engine.inside import CHUNK, LATE, MANY, SHARED, Groups, WorkerPool, cores, group_clocks
+from asyncfeed.reading.reader import Waits
+from tests.engine.inside import (
+    CHUNK,
+    KERNEL_THREADS,
+    LATE,
+    MANY,
+    SHARED,
+    Groups,
+    WorkerPool,
+    cores,
+    group_clocks,
+)
 
 US = 1e-6
 
@@ -146,6 +157,58 @@ def test_hops_are_larger_where_several_threads_compute() -> None:
     assert after(each)[0] == SHARED * 4
     assert each.size(64, [1000] * 64, 1000.0) == SHARED
     assert after(Groups(500 * US, 100 * US))[0] == 4
+
+
+def test_a_second_thread_reads_while_the_kernel_reads_for_the_first() -> None:
+    """It does so without the GIL. Threads that read by themselves compete for it."""
+    with cores(4):
+        each = Groups(160 * US, 150 * US, unit=32, waits=Waits.KERNEL)
+        assert (each.quick_threads, after(each)[1], each.quick_threads) == (1, False, KERNEL_THREADS)
+        each.waits = Waits.NONE
+        assert (after(each)[1], each.quick_threads) == (False, 1)
+    with cores(1):
+        each = Groups(160 * US, 150 * US, unit=32, waits=Waits.KERNEL)
+        assert (after(each)[1], each.quick_threads) == (False, 1)
+
+
+@pytest.mark.parametrize("waits", [Waits.NONE, Waits.KERNEL])
+def test_groups_are_larger_beside_a_trainer_that_keeps_the_gil(waits: Waits) -> None:
+    """A group waits for the GIL a few times, 5 ms each, however large it is. A second thread would wait, too."""
+    each = Groups(5150 * US, 150 * US, unit=32, waits=waits)
+    crowded, _ = after(each)
+    assert each.quick_threads == 1
+    each.take(160 * US, 150 * US)
+    after(each)
+    assert crowded == pytest.approx(SHARED * after(each)[0], rel=0.1)
+    assert not each.slow
+    slow = Groups(5150 * US, 150 * US, unit=32)
+    assert after(slow) == (1, True)
+
+
+def test_results_that_were_made_together_are_kept_if_they_took_long() -> None:
+    """A call that waited for the GIL is not made again for most of its items."""
+    calls: list[list[int]] = []
+    now = 0.0
+
+    class Data:
+        def __len__(self) -> int:
+            return 300
+
+        def __getitem__(self, at: int) -> int:
+            calls.append([at])
+            return at
+
+        def __getitems__(self, places: list[int]) -> list[int]:
+            nonlocal now
+            calls.append(places)
+            if len(calls) % 7 == 0:
+                now += 1.0
+            return places
+
+    with group_clocks(lambda: now, lambda: 0.0):
+        assert list(af.items(Data(), concurrency=1)) == list(range(300))
+    assert max(map(len, calls)) > 8
+    assert sum(calls, []) == list(range(300))
 
 
 def test_a_group_ends_with_the_run() -> None:

@@ -21,7 +21,6 @@ from asyncfeed.engine.order.outcomes import Outcomes
 from asyncfeed.engine.order.reorder import Entry
 from asyncfeed.engine.processes.stage import ProcessDispatch
 from asyncfeed.engine.provenance import ItemPlace
-from asyncfeed.machine import runs_python_in_parallel, usable_cores
 
 _number = attrgetter("number")
 
@@ -82,8 +81,8 @@ class ThreadCalls(Calls):
         """The numbers of the groups whose items are being measured."""
         self._was_slow = False
         """Whether items were slow when the range of threads was last set."""
-        self._quick = usable_cores() if runs_python_in_parallel() else 1
-        """Number of threads for items that are quick."""
+        self._quick = self._dispatch.quick_threads
+        """Number of threads for items that are quick, at that time."""
         if self._auto:
             operator.pool.tune(self._quick, self._quick)
 
@@ -202,9 +201,11 @@ class ThreadCalls(Calls):
     def _set_thread_range(self) -> None:
         """Set the range in which the tuner searches for the number of threads, from what groups have shown."""
         dispatch = self._dispatch
-        most = min(self.most, dispatch.max_threads) if dispatch.slow else self._quick
-        self.operator.pool.set_range(dispatch.first_threads, most, anew=dispatch.slow is not self._was_slow)
-        self._was_slow = dispatch.slow
+        slow, quick = dispatch.slow, dispatch.quick_threads
+        most = min(self.most, dispatch.max_threads) if slow else quick
+        anew = slow is not self._was_slow or (quick != self._quick and not slow)
+        self.operator.pool.set_range(dispatch.first_threads, most, anew=anew)
+        self._was_slow, self._quick = slow, quick
 
     def _next_group(self) -> Group | None:
         """Take the items of the next group, first those that were given back. Return None if there are none."""

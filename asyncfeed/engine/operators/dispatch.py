@@ -15,6 +15,7 @@ from asyncfeed.engine.constants import (
     GROUP_BYTES,
     GROUP_SECONDS,
     GROUP_SHARED_FACTOR,
+    KERNEL_THREADS,
     LATE_FACTOR,
     MANY_FACTOR,
     SECOND_THREAD_SECONDS,
@@ -27,7 +28,7 @@ from asyncfeed.engine.order.outcomes import Outcomes
 from asyncfeed.engine.provenance import ItemPlace
 from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.functions.checks import refuse_awaitable
-from asyncfeed.machine import usable_cores
+from asyncfeed.machine import runs_python_in_parallel, usable_cores
 from asyncfeed.reading.reader import Waits
 from asyncfeed.stages.steps import Work
 from asyncfeed.trees import SMALL_KINDS, size_of
@@ -47,6 +48,7 @@ class ThreadDispatch:
         self._name = name
         self._slow_seconds = SECOND_THREAD_SECONDS * unit
         self._cores = usable_cores()
+        self._in_parallel = runs_python_in_parallel()
         self._size = GroupSize()
         self.room = GROUP_SHARED_FACTOR * GROUP_BYTES
         """Bytes of results at which a group ends."""
@@ -58,6 +60,10 @@ class ThreadDispatch:
         """Whether items take so long that a second thread may help."""
         self._wait_ratio: float | None = None
         """Time of an item divided by its CPU time. None before the first group."""
+        self._lost_seconds = 0.0
+        """How long a group that waits for nothing else waits for the GIL, or for a core."""
+        self._in_kernel = False
+        """Whether the last group was read by the kernel, without the GIL."""
 
     @property
     def first_threads(self) -> int:
@@ -72,6 +78,18 @@ class ThreadDispatch:
         """
         ratio = self._wait_ratio or 1
         return self._cores if ratio < BUSY_FACTOR else int(2 * self._cores * ratio)
+
+    @property
+    def quick_threads(self) -> int:
+        """Number of threads for items that are quick. One, if they compete for the GIL."""
+        if self._in_parallel:
+            return self._cores
+        return min(self._cores, KERNEL_THREADS) if self._in_kernel and not self._crowded else 1
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether other threads hold the GIL, or the cores, most of the time."""
+        return self._lost_seconds > GROUP_SECONDS
 
     def group(self, count: int, costs: Sequence[int], ratio: float) -> int:
         """Return how many of `count` items go into the next group.
@@ -92,8 +110,13 @@ class ThreadDispatch:
         others = min(limiter.busy, limiter.width - 1)
         outcomes, wall, cpu = await self._threads.run(self._name, self._timed, items, places, limiter=limiter)
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
-        # Threads that compete for the GIL wait for each other. This time says nothing about the item.
-        took = cpu if waits is Waits.NONE else max(cpu, wall - others * cpu)
+        self._in_kernel = waits is Waits.KERNEL
+        if self._in_kernel or waits is Waits.NONE:
+            took = cpu
+            self._lost_seconds += 0.25 * (max(0.0, wall - cpu) - self._lost_seconds)
+        else:
+            # Threads that compete for the GIL wait for each other. This time says nothing about the item.
+            took = max(cpu, wall - others * cpu)
         ratio = took / max(cpu, 1e-6)
         if self._wait_ratio is None:
             self._wait_ratio = ratio
@@ -119,7 +142,8 @@ class ThreadDispatch:
         There are fewer outcomes than items if the items take unexpectedly long, if their results are large, or if
         the run ends.
         """
-        fn: Callable[..., Any] = self._fn if self._parts is None else self._parts.of(items)
+        made = None if self._parts is None else self._parts.of(items)
+        fn: Callable[..., Any] = self._fn if made is None else made
         threads = self._threads
         deadline = perf_counter() + LATE_FACTOR * self._size_factor * GROUP_SECONDS if len(items) > 1 else math.inf
         filters = self._filters
@@ -149,7 +173,7 @@ class ThreadDispatch:
                     # The stream ends at this item, so the rest of the group is not needed.
                     outcomes.leave_out(len(items) - len(values))
                     break
-            if room < 0 or perf_counter() > deadline or threads.ending:
+            if room < 0 or threads.ending or (perf_counter() > deadline and (made is None or not made.ready)):
                 break
         if self._parts is not None:
             self._parts.learn(heavy=room < 0)
@@ -165,5 +189,6 @@ class ThreadDispatch:
         if is_slow is self._last_was_slow or surely_slow or work > SURE_FACTOR * self._slow_seconds:
             self.slow = is_slow
         self._last_was_slow = is_slow
-        self._size_factor = GROUP_SHARED_FACTOR if self.slow and (self._wait_ratio or 1) < WAITED_FACTOR else 1
+        shared = self.slow and (self._wait_ratio or 1) < WAITED_FACTOR
+        self._size_factor = GROUP_SHARED_FACTOR if shared or self._crowded else 1
         self._size.learn(seconds, self._size_factor * GROUP_SECONDS)

@@ -40,17 +40,17 @@ class Results:
         self._items = items
         self._size = size
         self._taken = 0
-        self._ready: list[Any] = []
+        self.ready: list[Any] = []
         """Results that nobody has taken yet, the next one last."""
         self._single = 0
         """Number of items that are called one by one from here on."""
 
     def __call__(self, item: Any, *place: Any) -> Any:
         """Return the result of the next item. Its place is used if the function is called for it alone."""
-        if not self._ready and not self._single:
+        if not self.ready and not self._single:
             self._call()
-        if self._ready:
-            return self._ready.pop()
+        if self.ready:
+            return self.ready.pop()
         self._single -= 1
         return self._one(item, *place)
 
@@ -72,4 +72,4 @@ class Results:
             raise TypeError(f"a call for {len(part)} items returned {len(found)}")
         self._single = 0
         found.reverse()
-        self._ready = found
+        self.ready = found
