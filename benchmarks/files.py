@@ -239,22 +239,21 @@ def busy(*, quick: bool) -> Section:
     section = Section("Files: 4 KB each, the consumer computes", PACKAGES)
     size = quickly(2_000) if quick else Size(10_000, 1.0, 5)
     rounds = calibrated(0.001)
-    makers = (
-        *(readers.ours, readers.ours_without_ring, readers.ours_switching, readers.bare, readers.serial),
-        *(peers.tf_data, peers.tf_generator, peers.torch, peers.torchdata, peers.grain, peers.spdl),
-    )
     with fileset("small", size.count) as files:
+        makers = (
+            *(readers.ours, readers.ours_without_ring, readers.ours_switching, readers.bare, readers.serial),
+            *(peers.tf_data, peers.tf_generator, peers.torch, peers.torchdata, peers.grain, peers.spdl),
+            partial(readers.in_memory, files),
+        )
         times = compete(section, makers, files, size, turn=Turn(tally=partial(Computing, rounds=rounds)))
     for peer in (readers.SERIAL, peers.TORCH, peers.TORCHDATA, peers.GRAIN, peers.GRAIN_MP, peers.SPDL):
         goal(section, times, [peer], 5)
-    limit = BATCH / 0.001
-    reached = Spread.of([1 / seconds / limit for seconds in times[OURS]])
-    what = f"share of the {limit:,.0f} files/s that the consumer allows"
-    section.goals.append(Goal(what, ">= 0.9", reached.show(), reached.median >= 0.9))
+    goal(section, times, [readers.IN_MEMORY], 0.9)
     goal(section, times, [peers.TF], 1.0)
     section.remarks.append(
-        f"1 ms of Python per batch of {BATCH} leaves {limit:,.0f} files/s to anyone: 5 times a peer that reaches"
-        f" more than {limit / 5:,.0f} cannot be had."
+        "Batches in memory show what the consumer leaves: it takes more than 1 ms if the machine is slower than "
+        "when the length of its loop was found. 5 times a peer that reaches more than "
+        f"{BATCH * 200:,} files/s cannot be had."
     )
     return section
 

@@ -22,13 +22,14 @@ import asyncfeed as af
 from asyncfeed.reading.uring_reader import SWITCH, decided
 
 Concurrency = int | str
-OURS, OURS_TF, BARE, BARE_REUSED, SERIAL, BY_HAND = (
+OURS, OURS_TF, BARE, BARE_REUSED, SERIAL, BY_HAND, IN_MEMORY = (
     "asyncfeed",
     "asyncfeed, to_tf()",
     "preadv, fresh buffers",
     "preadv, one buffer",
     "np.load + np.stack",
     "aiofiles, 32 in flight",
+    "batches in memory",
 )
 NO_RING = f"{OURS}, without io_uring"
 NO_RING_PROCESSES = f'{NO_RING}, on="process"'
@@ -140,6 +141,19 @@ class Switching(Made):
 def bare() -> Iterator[Contender]:
     """Yield what cannot be beaten: one thread reads the bodies into the rows of a batch, headers aside."""
     yield Contender(BARE, {"one thread": partial(preadv, False)}, note="headers are not read: the limit")
+
+
+def in_memory(files: FileSet) -> Iterator[Contender]:
+    """Yield batches that were read before the clock started: what is left is the consumer."""
+    count = len(files.paths)
+    samples = files.collate([files.sample(place) for place in [*range(count), *range(BATCH)]])
+
+    def run(_: FileSet, items: int, consume: Callable[[Any], None]) -> None:
+        for start in range(0, items, BATCH):
+            at = start % count
+            consume(samples[at : at + min(BATCH, items - start)])
+
+    yield Contender(IN_MEMORY, {"one thread": run}, note="nothing is read: what the consumer leaves")
 
 
 def bare_reused() -> Iterator[Contender]:
