@@ -113,7 +113,6 @@ class LocalReader(Reader):
 
         Its size is always checked. Whether it was written to is checked for the first file and every 64th.
         """
-        self.waits = Waits.UNKNOWN
         sizes = sizes_of(columns)
         totals: Numbers = np.sum(sizes, axis=0)
         sampled = self._sampled
@@ -123,7 +122,7 @@ class LocalReader(Reader):
             failed = self._read_small(files, columns, sizes, totals)
             if not known or sampled.sound(files, read=True):
                 return failed
-            self.waits = Waits.UNKNOWN
+        self.waits = Waits.UNKNOWN
         return super().read_rows(files, columns)
 
     def _read_small(
@@ -137,8 +136,7 @@ class LocalReader(Reader):
         else:
             failed = self._read_again(files, columns, _different(files, columns, totals.tolist()))
         opener.waits = HINTS and waited_for(before, int(totals.sum()))
-        if not opener.waits:
-            self.waits = Waits.NONE
+        self.waits = Waits.UNKNOWN if opener.waits else Waits.NONE
         return failed
 
     def _read_again(self, files: Sequence[File], columns: Columns, again: list[int]) -> dict[int, Exception]:

@@ -114,7 +114,7 @@ class Reader:
     """Reads the files of one store. Its methods block, so they are called on threads, several at the same time."""
 
     waits = Waits.UNKNOWN
-    """What the last call of `read_rows` waited for."""
+    """What the last call of `read_rows` waited for, of any thread."""
 
     def follow(self, wanted: Wanted, again: SlowPaths) -> None:
         """Note how `load` wants files to be read. This is called before all other methods.

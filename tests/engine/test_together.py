@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from tests.engine.failing import Oops
 from tests.engine.inside import Parts
-from tests.unit.tfrecords import file_of
+from tests.formats.tfrecords import file_of
 
 COUNT = 500
 

@@ -61,7 +61,7 @@ class ThreadDispatch:
         self._wait_ratio: float | None = None
         """Time of an item divided by its CPU time. None before the first group."""
         self._lost_seconds = 0.0
-        """How long a group that waits for nothing else waits for the GIL, or for a core."""
+        """How long a group waits for the GIL or for a core. It is known of groups that wait for nothing else."""
         self._in_kernel = False
         """Whether the last group was read by the kernel, without the GIL."""
 
@@ -111,12 +111,13 @@ class ThreadDispatch:
         outcomes, wall, cpu = await self._threads.run(self._name, self._timed, items, places, limiter=limiter)
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
         self._in_kernel = waits is Waits.KERNEL
+        lost = 0.0
         if self._in_kernel or waits is Waits.NONE:
-            took = cpu
-            self._lost_seconds += 0.25 * (max(0.0, wall - cpu) - self._lost_seconds)
+            took, lost = cpu, max(0.0, wall - cpu)
         else:
             # Threads that compete for the GIL wait for each other. This time says nothing about the item.
             took = max(cpu, wall - others * cpu)
+        self._lost_seconds += 0.25 * (lost - self._lost_seconds)
         ratio = took / max(cpu, 1e-6)
         if self._wait_ratio is None:
             self._wait_ratio = ratio

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.reading import ByteStream, File, MemoryStore
-from tests.unit.mutations import mutations
+from tests.formats.mutations import mutations
 
 Found = tuple[list[dict[str, Any]], str]
 

@@ -18,8 +18,8 @@ import asyncfeed as af
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.reading import AsyncReader, File, MemoryStore
 from asyncfeed.reading.memory import MemoryReader
-from tests.unit.arrow_tables import Drawn, assert_same, tables
-from tests.unit.mutations import mutations
+from tests.formats.arrow_tables import Drawn, assert_same, tables
+from tests.formats.mutations import mutations
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.errors import Corrupt, PipelineError
-from tests.unit.tfrecords import example_of, message, varint
+from tests.formats.tfrecords import example_of, message, varint
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 FLOAT = st.floats(width=32, allow_nan=False)

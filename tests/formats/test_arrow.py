@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.reading import MemoryStore
-from tests.unit.arrow_tables import Drawn, assert_same, tables
-from tests.unit.mutations import mutations
+from tests.formats.arrow_tables import Drawn, assert_same, tables
+from tests.formats.mutations import mutations
 
 pa = pytest.importorskip("pyarrow")
 ipc = pytest.importorskip("pyarrow.ipc")

@@ -21,7 +21,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.reading import MemoryStore
-from tests.unit.mutations import mutations
+from tests.formats.mutations import mutations
 
 
 def u32(*numbers: int) -> bytes:

@@ -18,7 +18,7 @@ import asyncfeed as af
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.formats.safetensors import safetensors
 from asyncfeed.reading import Bytes, File, MemoryStore
-from tests.unit.mutations import mutations
+from tests.formats.mutations import mutations
 
 FILE = File("a.safetensors")
 X = np.arange(6, dtype="f4").reshape(2, 3)

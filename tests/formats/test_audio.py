@@ -14,7 +14,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.errors import Corrupt, PipelineError
 from asyncfeed.reading import File
-from tests.unit.mutations import mutations
+from tests.formats.mutations import mutations
 
 soundfile = pytest.importorskip("soundfile")
 

@@ -24,7 +24,7 @@ from asyncfeed.formats.tfrecord import TFRecord
 from asyncfeed.reading import MemoryStore
 from asyncfeed.reading.file import File
 from asyncfeed.reading.stream import ByteStream
-from tests.unit.tfrecords import example_of, file_of, frame
+from tests.formats.tfrecords import example_of, file_of, frame
 
 RECORDS = st.lists(st.binary(max_size=300), max_size=8)
 
