@@ -47,6 +47,7 @@ from asyncfeed.engine.provenance import ItemPlace, Provenance
 from asyncfeed.engine.run import Run
 from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.feed import session_of
+from asyncfeed.machine import runs_python_in_parallel
 from asyncfeed.reading.reader import Waits
 from asyncfeed.stages import together
 from asyncfeed.stages.steps import Work
@@ -66,6 +67,9 @@ MANY = constants.FIRST_THREADS
 """The largest number of threads that a stage begins with."""
 SHARED = constants.GROUP_SHARED_FACTOR
 """How many times larger groups are if several threads compute."""
+DYING = 2 if runs_python_in_parallel() else 0
+"""The number of objects that may be alive though they were dropped. Without the GIL, an object that another thread
+drops dies when the thread that made it runs again."""
 KERNEL_THREADS = constants.KERNEL_THREADS
 """The number of threads for files that the kernel reads without the GIL."""
 REST = worker.REST
@@ -134,8 +138,8 @@ def turn_clock(clock: Callable[[], float]) -> Iterator[None]:
 
 @contextmanager
 def cores(count: int) -> Iterator[None]:
-    """Let stages find this many processor cores."""
-    with mock.patch.object(dispatch, "usable_cores", lambda: count):
+    """Let stages find this many processor cores, and a GIL."""
+    with threads_run_python_at_the_same_time(count, yes=False):
         yield
 
 

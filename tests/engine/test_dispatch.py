@@ -174,7 +174,8 @@ def test_a_second_thread_reads_while_the_kernel_reads_for_the_first() -> None:
 @pytest.mark.parametrize("waits", [Waits.NONE, Waits.KERNEL])
 def test_groups_are_larger_beside_a_trainer_that_keeps_the_gil(waits: Waits) -> None:
     """A group waits for the GIL a few times, 5 ms each, however large it is. A second thread would wait, too."""
-    each = Groups(5150 * US, 150 * US, unit=32, waits=waits)
+    with cores(2):
+        each = Groups(5150 * US, 150 * US, unit=32, waits=waits)
     crowded, _ = after(each)
     assert each.quick_threads == 1
     each.take(160 * US, 150 * US)
