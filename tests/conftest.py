@@ -27,7 +27,8 @@ except ImportError:  # it does not exist for Windows
 # A test that asserts no time must not fail for one. Each run draws the same examples, so that no chance decides
 # about a change. `ASYNCFEED_RANDOM=1` draws new ones: search with it.
 RANDOM = os.environ.get("ASYNCFEED_RANDOM") == "1"
-hypothesis.settings.register_profile("asyncfeed", deadline=None, derandomize=not RANDOM)
+EXAMPLES = int(os.environ.get("ASYNCFEED_EXAMPLES", "100"))
+hypothesis.settings.register_profile("asyncfeed", deadline=None, derandomize=not RANDOM, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("asyncfeed")
 
 SEEDS = range(int(os.environ.get("ASYNCFEED_SEEDS", "4")))
