@@ -75,6 +75,9 @@ INLINE_BYTES: Final = 64 * 1024
 KERNEL_THREADS: Final = 2
 """Number of threads for files that the kernel reads without the GIL, io_uring. Two read 4 KB files 1.17 times as
 fast as one on two cores. More were not measured on more cores."""
+HEAVY_FACTOR: Final = 2
+"""Groups of so many times `GROUP_BYTES` are read by one such thread. Padded files of 3 to 32 KB came no faster
+with two, which held 10 MB more."""
 SECOND_THREAD_SECONDS: Final = 50e-6
 """A stage gets a second thread if a sample computes for longer than this. With shorter samples the threads only
 compete for the GIL: 4 KB files in batches give 138,000 per second with one thread, and 41,000 with eight."""

@@ -289,8 +289,8 @@ class Groups:
         self._told = _Told(wall, cpu)
         self.waits = waits
         """What the calls say that they waited for."""
-        work = Work(abs, "thread", waits=lambda: self.waits)
-        self._dispatch = dispatch.ThreadDispatch(self._told, work, "map(abs)", unit)  # type: ignore[arg-type]
+        work = Work(bytes, "thread", waits=lambda: self.waits)
+        self._dispatch = dispatch.ThreadDispatch(self._told, work, "map(bytes)", unit)  # type: ignore[arg-type]
 
     def take(self, wall: float, cpu: float) -> None:
         """Let calls take this long from now on."""
@@ -306,6 +306,10 @@ class Groups:
         self._dispatch.limiter.width = self._dispatch.limiter.busy = working
         for _ in range(calls):
             asyncio.run(self._dispatch.run([1], None))
+
+    def call(self, sizes: list[int]) -> int:
+        """Make results of these sizes in bytes. Return their number."""
+        return len(self._dispatch.call(sizes, None))
 
     def size(self, count: int = 6400, costs: Sequence[int] = (), ratio: float = 1.0) -> int:
         """Return how many of `count` items go together; items weigh `costs`, results `ratio` times as much."""

@@ -171,6 +171,16 @@ def test_a_second_thread_reads_while_the_kernel_reads_for_the_first() -> None:
         assert (after(each)[1], each.quick_threads) == (False, 1)
 
 
+def test_large_results_are_read_by_one_thread() -> None:
+    """Copying them is bound by the memory, and each thread would hold a group."""
+    with cores(4):
+        each = Groups(160 * US, 150 * US, unit=32, waits=Waits.KERNEL)
+        after(each)
+        assert (each.call([100_000] * 10), each.quick_threads) == (10, KERNEL_THREADS)
+        assert (each.call([1_000_000] * 3), each.quick_threads) == (3, 1)
+        assert (each.call([100_000] * 10), each.quick_threads) == (10, KERNEL_THREADS)
+
+
 @pytest.mark.parametrize("waits", [Waits.NONE, Waits.KERNEL])
 def test_groups_are_larger_beside_a_trainer_that_keeps_the_gil(waits: Waits) -> None:
     """A group waits for the GIL a few times, 5 ms each, however large it is. A second thread would wait, too."""

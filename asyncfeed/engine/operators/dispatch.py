@@ -15,6 +15,7 @@ from asyncfeed.engine.constants import (
     GROUP_BYTES,
     GROUP_SECONDS,
     GROUP_SHARED_FACTOR,
+    HEAVY_FACTOR,
     KERNEL_THREADS,
     LATE_FACTOR,
     MANY_FACTOR,
@@ -64,6 +65,8 @@ class ThreadDispatch:
         """How long a group waits for the GIL or for a core. It is known of groups that wait for nothing else."""
         self._in_kernel = False
         """Whether the last group was read by the kernel, without the GIL."""
+        self._was_heavy = False
+        """Whether the results of the last group take so long to copy that memory is the limit."""
 
     @property
     def first_threads(self) -> int:
@@ -84,7 +87,8 @@ class ThreadDispatch:
         """Number of threads for items that are quick. One, if they compete for the GIL."""
         if self._in_parallel:
             return self._cores
-        return min(self._cores, KERNEL_THREADS) if self._in_kernel and not self._crowded else 1
+        helps = self._in_kernel and not self._crowded and not self._was_heavy
+        return min(self._cores, KERNEL_THREADS) if helps else 1
 
     @property
     def _crowded(self) -> bool:
@@ -178,6 +182,7 @@ class ThreadDispatch:
                 break
         if self._parts is not None:
             self._parts.learn(heavy=room < 0)
+        self._was_heavy = self.room - room > HEAVY_FACTOR * GROUP_BYTES
         return outcomes
 
     def _learn(self, seconds: float, work: float, *, surely_slow: bool) -> None:
