@@ -109,7 +109,7 @@ class LocalReader(Reader):
         return outcomes
 
     def read_rows(self, files: Sequence[File], columns: Columns) -> dict[int, Exception]:
-        """Read whole files into the rows of arrays. A small file on a plain disk takes three system calls.
+        """Read whole files into the rows of arrays. Small files on a plain disk are closed together.
 
         Its size is always checked. Whether it was written to is checked for the first file and every 64th.
         """
