@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 COVERED := tests/engine tests/state tests/unit
+# One more than there are cores, because some tests wait.
+PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: demo test bench lint types unit pythons clean
 
@@ -48,10 +50,10 @@ types: $(VENV)/.dev
 # processes. Coverage makes tests two to four times slower. TensorFlow, which takes seconds to import, runs in two
 # processes.
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not tensorflow and not quiet and not wide" --cov --cov-report= $(COVERED)
+	$(BIN)/python -m pytest -n $(PROCESSES) -m "not tensorflow and not quiet and not wide" --cov --cov-report= $(COVERED)
 	$(BIN)/coverage report --include='asyncfeed/stages/*,asyncfeed/engine/*' --omit='*/engine/processes/worker.py' --fail-under=95
-	$(BIN)/python -m pytest -n 2 -m "not tensorflow and not quiet and not wide" $(COVERED:%=--ignore %)
-	$(BIN)/python -m pytest -n 2 -m wide
+	$(BIN)/python -m pytest -n $(PROCESSES) -m "not tensorflow and not quiet and not wide" $(COVERED:%=--ignore %)
+	$(BIN)/python -m pytest -n $(PROCESSES) -m wide
 	$(BIN)/python -m pytest -m quiet
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m tensorflow
 

@@ -44,6 +44,7 @@ from operator import methodcaller
 from typing import Any
 
 from asyncfeed.engine.constants import CLOSED_LOOP_CANCELLATIONS
+from asyncfeed.machine import runs_python_in_parallel
 
 log = logging.getLogger("asyncfeed")
 
@@ -63,6 +64,20 @@ def watch(owner: object, gone: Callable[[], object]) -> Watch:
     made = Watch(owner, methodcaller("gone"))
     made.gone = gone
     return made
+
+
+def watch_on(loop: asyncio.AbstractEventLoop, owner: object, gone: Callable[[], object]) -> Watch:
+    """Return a `Watch` that has a loop of another thread call `gone`, unless that thread has closed it."""
+    call: Callable[[], object] = partial(loop.call_soon_threadsafe, gone)
+    if isinstance(loop, asyncio.BaseEventLoop) or runs_python_in_parallel():
+        # Such a call takes several steps, and the thread may close the loop between them.
+        call = partial(_unless_closed, call)
+    return watch(owner, call)
+
+
+def _unless_closed(call: Callable[[], object]) -> None:
+    with suppress(RuntimeError):
+        call()
 
 
 class _Held:

@@ -23,7 +23,7 @@ from typing import Any
 from asyncfeed.engine import forks
 from asyncfeed.engine.acknowledging import AcknowledgingHandoff
 from asyncfeed.engine.checkpoint.saver import Saver
-from asyncfeed.engine.closed_loop import Hold, Watch, close_main, unwind, watch
+from asyncfeed.engine.closed_loop import Hold, Watch, close_main, unwind, watch_on
 from asyncfeed.engine.constants import KILLED_SECONDS
 from asyncfeed.engine.failed import Skips, fault
 from asyncfeed.engine.grace import Grace
@@ -171,7 +171,7 @@ class Run:
         Python code runs on the main thread for this.
         """
         if driven:
-            self._watch = watch(owner, partial(self.loop.call_soon_threadsafe, gone))
+            self._watch = watch_on(self.loop, owner, gone)
         else:
             self._watch = weakref.finalize(owner, gone)
             self._watch.atexit = False

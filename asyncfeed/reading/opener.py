@@ -14,6 +14,8 @@ from asyncfeed.reading.file import File
 
 # O_NONBLOCK: opening a named pipe would wait for a writer. With it a pipe opens at once, and is then refused.
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+HERE = -100
+"""AT_FDCWD: a path given to a system call is relative to the working directory."""
 
 MAX_FILES_AHEAD = 16
 """Number of files that are open ahead of the file that is read."""

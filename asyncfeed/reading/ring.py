@@ -41,6 +41,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from asyncfeed.reading.file import Numbers
+from asyncfeed.reading.opener import HERE
 
 FILES: Final = 256
 """Largest number of files that are read with one system call. Each has a slot, which counts as an open file."""
@@ -62,8 +63,6 @@ _SQES_AT: Final = 0x10000000
 _READV: Final = 1
 _OPENAT: Final = 18
 _FIXED_FILE: Final = 1
-_HERE: Final = -100
-"""AT_FDCWD: paths are relative to the working directory."""
 _OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
 WRAP: Final = 0xFFFFFFFF
 """The numbers of entries begin anew after this one."""
@@ -135,7 +134,7 @@ class Memory:
         entries["request"] = self.numbers
         self.opens, self.reads = entries[:files], entries[files:]
         slots = self.numbers[:files]
-        self.opens["opcode"], self.opens["fd"] = _OPENAT, _HERE
+        self.opens["opcode"], self.opens["fd"] = _OPENAT, HERE
         self.opens["open_flags"], self.opens["slot"] = _OPEN_FLAGS, slots + 1
         self.reads["opcode"], self.reads["flags"], self.reads["fd"] = _READV, _FIXED_FILE, slots
         self._none = np.full(files, -1, np.int32)

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Final
 
 from asyncfeed.reading.file import File
-from asyncfeed.reading.opener import FLAGS
+from asyncfeed.reading.opener import FLAGS, HERE
 
 SAMPLED = 64
 """One file in this number is looked at. With a smaller number each read takes longer. With a larger one, a file
@@ -69,14 +69,12 @@ def _status_with_gil(path: str) -> tuple[int, int]:
     name = os.fsencode(path)
     found = bytearray(_STATUS.size)
     into = (ctypes.c_char * len(found)).from_buffer(found)
-    if statx is None or b"\0" in name or statx(_HERE, name, 0, _MTIME, into):
+    if statx is None or b"\0" in name or statx(HERE, name, 0, _MTIME, into):
         return _status(path)
     seconds, nanoseconds, major, minor = _STATUS.unpack(found)
     return seconds * 1_000_000_000 + nanoseconds, os.makedev(major, minor)
 
 
-_HERE: Final = -100
-"""AT_FDCWD: paths are relative to the working directory."""
 _MTIME: Final = 0x40
 """STATX_MTIME: what is wanted of a file."""
 _STATUS: Final = struct.Struct("=112x qI 12x II 112x")

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import pytest
 
 import asyncfeed as af
+from asyncfeed.engine.closed_loop import watch_on
 from asyncfeed.reading.memory import MemoryReader, MemoryStore
 from asyncfeed.testing import no_leaks
 from tests.engine.inside import Run, kept
@@ -300,6 +301,16 @@ def test_worker_processes_end_or_are_kept(tmp_path: Path) -> None:
             feed = closed_under(asyncio.SelectorEventLoop, af.items(range(COUNT)).map(abs, on="process"), count)
             assert threads_ended()
             del feed
+
+
+def test_a_feed_that_goes_just_after_its_thread_closed_the_loop_says_nothing() -> None:
+    """Without the GIL both happen at the same time. With it, the thread may run between two steps of asyncio."""
+    loop = asyncio.SelectorEventLoop()
+    owner = Ledger()
+    watched = watch_on(loop, owner, gc.collect)
+    loop.close()
+    del owner  # an exception in the callback would fail the test
+    assert watched() is None
 
 
 # -- what is closed

@@ -24,7 +24,7 @@ from tests.engine.inside import Run
 from tests.engine.outside import run_tasks
 from tests.engine.witness import later
 
-pytestmark = pytest.mark.quiet  # measuring coverage keeps a few objects for each thread that ever ran
+pytestmark = pytest.mark.wide  # measuring coverage keeps a few objects for each thread that ever ran
 
 OFTEN = int(os.environ.get("ASYNCFEED_ENDS", "30"))
 """How often each way to end is tried."""

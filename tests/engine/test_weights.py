@@ -23,7 +23,8 @@ class Block:
     """So many bytes that are alive, and how many were at most."""
 
     alive = peak = 0
-    lock = threading.Lock()
+    # Without the GIL, a block that another thread dropped may go while this thread counts one.
+    lock = threading.RLock()
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes

@@ -92,7 +92,7 @@ def test_second_requests_hide_faults_and_nothing_else(fused: bool) -> None:  # n
     check(1000, fused=fused, verify="size", hedge="auto", stalls=0.001)
 
 
-@pytest.mark.quiet
+@pytest.mark.wide
 @pytest.mark.parametrize("fused", [True, False], ids=["batches", "samples"])
 def test_twenty_thousand_objects_over_three_epochs(fused: bool) -> None:  # noqa: FBT001
     check(20_000, fused=fused, verify="size", hedge=None, stalls=0.0003)

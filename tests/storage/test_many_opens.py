@@ -130,7 +130,7 @@ def test_what_obstore_keeps_of_a_request_keeps_no_thread(
     assert kept
 
 
-@pytest.mark.quiet
+@pytest.mark.wide
 @pytest.mark.parametrize("use", [read_all, break_async, fail])
 def test_memory_does_not_grow_with_the_number_of_opens(
     server: ObjectServer, use: Callable[[af.Pipeline[Any]], None]
