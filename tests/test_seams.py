@@ -30,6 +30,7 @@ OWN = {
     "coordinator/test_joining.py": {"_callbacks", "_threads", "_waiting"},
     "engine/outside.py": {"_scheduled"},  # of asyncio's loops
     "engine/test_interrupts_on_a_loop.py": {"_callback", "_run"},  # of asyncio's handles
+    "engine/test_threaded_iterator.py": {"_lock"},
     "queues/test_threads.py": {"_attempts", "_give_up", "_push"},
     "reading/test_names_only.py": {"_as_parameter_", "_parsed"},
     "reading/test_names_pipeline.py": {"_of"},

@@ -19,6 +19,7 @@ import asyncfeed as af
 from asyncfeed.engine import channel, constants, coroutines, plan
 from asyncfeed.engine.checkpoint import record, track
 from asyncfeed.engine.checkpoint.in_hand import InHand
+from asyncfeed.engine.closed_loop import watch_on
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
 from asyncfeed.engine.handoff import Handoff
@@ -31,6 +32,7 @@ from asyncfeed.engine.loops import new_event_loop
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Meter
 from asyncfeed.engine.operators import call_async, dispatch, expand, source
 from asyncfeed.engine.operators.parts import Parts
+from asyncfeed.engine.operators.threaded_iterator import ThreadedIterator
 from asyncfeed.engine.order import expansions
 from asyncfeed.engine.order.expansions import Expansion, expansions_of
 from asyncfeed.engine.order.outcomes import Outcomes
@@ -56,7 +58,7 @@ __all__ = [
     "ASKED", "Arena", "BlockPool", "Blocks", "BlockWriter", "Budget", "CompletionBuffer", "WorkerPool", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
     "Expansion", "Outcomes", "Piece", "ReorderBuffer",
     "Failed", "InHand", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Parts", "READY", "RemoteTraceback", "Run",
-    "Shown", "Threads", "Tuner", "Worker", "expansions_of", "kept",
+    "Shown", "ThreadedIterator", "Threads", "Tuner", "Worker", "expansions_of", "kept", "watch_on",
 ]  # fmt: skip
 
 CHUNK = constants.CHUNK_ITEMS

@@ -19,10 +19,9 @@ from typing import Any, ClassVar
 import pytest
 
 import asyncfeed as af
-from asyncfeed.engine.closed_loop import watch_on
 from asyncfeed.reading.memory import MemoryReader, MemoryStore
 from asyncfeed.testing import no_leaks
-from tests.engine.inside import Run, kept
+from tests.engine.inside import Run, kept, watch_on
 from tests.engine.outside import run_threads, threads_ended
 from tests.reading.readers import SlowStore
 

@@ -48,25 +48,34 @@ class Ledger:
     """Sources that say when they are closed."""
 
     def __init__(self) -> None:
-        self.opened = 0
-        self.closed = 0
+        # Lists, because a number that several threads increase loses some without the GIL.
+        self._opened: list[None] = []
+        self._closed: list[None] = []
 
     def sync(self) -> Iterator[int]:
-        self.opened += 1
+        self._opened.append(None)
         try:
             yield from range(10**9)
         finally:
-            self.closed += 1
+            self._closed.append(None)
 
     async def later(self) -> AsyncIterator[int]:
-        self.opened += 1
+        self._opened.append(None)
         try:
             for x in range(10**9):
                 await asyncio.sleep(x % 3 / 1000)
                 yield x
         finally:
             await asyncio.sleep(0.01)  # closing may wait, too
-            self.closed += 1
+            self._closed.append(None)
+
+    @property
+    def opened(self) -> int:
+        return len(self._opened)
+
+    @property
+    def closed(self) -> int:
+        return len(self._closed)
 
     def settled(self) -> bool:
         return self.opened == self.closed

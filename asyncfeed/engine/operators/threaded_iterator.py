@@ -31,7 +31,7 @@ class ThreadedIterator:
         self._context: Context | None = None
         self._lock = threading.Lock()
         self._on_thread = False
-        """Whether a thread draws now."""
+        """Whether a thread draws now. It then has the context, which two threads cannot have at a time."""
         self._stopped = False
         self.ended = False
         """Whether there are no more items."""
@@ -42,19 +42,25 @@ class ThreadedIterator:
 
         This is called on a thread.
         """
+        with self._lock:
+            if self._stopped:
+                return [], 0.0
+            self._on_thread = True
         if self._context is None:
             # All threads use one context, so a generator finds the context variables that it has set.
             self._context = copy_context()
-        return self._context.run(self._draw, most)
+        drawn = self._context.run(self._draw, most)
+        with self._lock:
+            self._on_thread = False
+            stopped = self._stopped
+        if stopped:
+            self._context.run(self._close)
+        return drawn
 
     def _draw(self, most: int) -> tuple[list[Any], float]:
         started = perf_counter()
         room = self._max_bytes
         children: list[Any] = []
-        with self._lock:
-            if self._stopped:
-                return children, 0.0
-            self._on_thread = True
         try:
             if self._iterator is None:
                 self._iterator = iter(self._iterable)
@@ -69,11 +75,6 @@ class ThreadedIterator:
         except BaseException as error:  # noqa: BLE001 - the items before the error are sent first
             self.error = error
             self.ended = True
-        with self._lock:
-            self._on_thread = False
-            stopped = self._stopped
-        if stopped:
-            self._close()
         return children, perf_counter() - started
 
     def stop(self, submit: Callable[[str, Callable[[], None]], object]) -> None:
