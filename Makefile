@@ -9,7 +9,8 @@ PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: demo test bench lint types unit pythons clean
 
-# A stamp for each set of extras, newer than what describes them.
+# A stamp for each set of extras, newer than what describes them. Python compiles what is imported, when it is: that is
+# a small part of what is installed.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -17,18 +18,18 @@ $(VENV)/bin/python:
 # TensorFlow is some 600 MB, so pip says what it does.
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 	@echo "installing asyncfeed, TensorFlow and scikit-learn into $(VENV); this happens once, and takes minutes"
-	$(BIN)/python -m pip install --editable '.[demo]'
+	$(BIN)/python -m pip install --no-compile --editable '.[demo]'
 	@touch $@
 
 # torch first, in a release with a build for machines without a GPU in its default index, where there is one.
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet 'torch==2.13.0'
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile 'torch==2.13.0'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet 'torch==2.13.0'
-	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --no-compile 'torch==2.13.0'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[bench]'
 	@touch $@
 
 demo: $(VENV)/.demo
