@@ -96,6 +96,19 @@ class Mapped:
         return np.array(row) if isinstance(row, np.ndarray) else row.copy()
 
 
+def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a view of an array that cannot be written to, and whose rows cannot.
+
+    A function that changed a row in place would change the user's data, and find other data in the next epoch.
+
+    >>> frozen(np.zeros((2, 3)))[0].flags.writeable
+    False
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def is_mapped(array: Any) -> bool:
     """Return whether this is an array in a mapped file, or a view of one.
 

@@ -17,7 +17,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from asyncfeed.engine.coroutines import report_held_up
-from asyncfeed.engine.ready import get_ready, is_ready
+from asyncfeed.engine.interruptions import has_interrupted
+from asyncfeed.engine.ready import get_ready, import_state, is_ready
 from asyncfeed.errors import ClosedError, StateError
 from asyncfeed.machine import default_memory_limit
 
@@ -111,6 +112,7 @@ class Session:
         state: object = None,
         saving: Saving | None = None,
     ) -> None:
+        import_state()
         self.pipeline = pipeline
         sealing = self._sealing = Sealing(
             pipeline if epochs_of is None else epochs_of, by_epoch=epochs_of is not None
@@ -139,7 +141,8 @@ class Session:
         self._grace = grace
         self._driver: Driver | None = None
         self._task: asyncio.Task[None] | None = None
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
+        """Reentrant for handlers of signals: see `asyncfeed.engine.interruptions.py`."""
         self._binding: CoordinatorBinding | None = None
         if coord is not None:
             from asyncfeed.coordinator import CoordinatorBinding  # noqa: PLC0415 - few feeds have one
@@ -275,8 +278,10 @@ class Session:
 
     def all_received(self) -> None:
         """Count what was drawn as received, in the file that the run writes, too."""
-        if self.run is not None and self.run.saver is not None and not self.run.forked:
-            self.run.saver.handoff.finish_all()
+        run = self.run
+        if run is None or run.saver is None or run.forked or has_interrupted(run.handoff.lock):
+            return
+        run.saver.handoff.finish_all()
 
     def state(self) -> dict[str, Any]:
         """Return where the consumers are, as a checkpoint."""
@@ -353,9 +358,16 @@ class Session:
         self.stop("the feed was closed")
 
     def close(self) -> None:
-        """Stop the run, and wait for its background thread, if there is one."""
+        """Stop the run, and wait for its background thread, if there is one.
+
+        In a signal handler that has interrupted a draw this does not wait: the draw raises, and ends the run.
+        """
         self._leave()
-        if self.run is None or self.run.forked:
+        if has_interrupted(self._starting):
+            return
+        with self._starting:  # another thread may be starting the run
+            pass
+        if self.run is None or self.run.forked or has_interrupted(self.run.handoff.lock):
             return
         if self._driver is not None:
             started = monotonic()

@@ -14,7 +14,7 @@ from asyncfeed.axes import Axes, Fixed, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.functions.checks import check_policy, is_async
 from asyncfeed.given import check_source, explain_missing
-from asyncfeed.numbered import KERAS, QUICK, Mapped, Numbered, is_mapped, is_sequence, length_of, pick_from
+from asyncfeed.numbered import KERAS, QUICK, Mapped, Numbered, frozen, is_mapped, is_sequence, length_of, pick_from
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.reading.leaves import reads_on_loop
 from asyncfeed.stages.base import Source, show
@@ -95,9 +95,9 @@ class Items(Source):
             reading = Reading(self.concurrency or "auto", self.on_error, self.skip_limit, awaits=True)
             return Numbered(len(data), lambda places: [Asked(data, place) for place in places], on_thread=reading)
         reading = Reading(self.concurrency or 1, self.on_error, self.skip_limit)
-        rows = Mapped(data) if is_mapped(data) else data
+        rows = _rows(data)
         if isinstance(data, np.ndarray):
-            on_thread = None if rows is data else reading
+            on_thread = reading if isinstance(rows, Mapped) else None
             return Numbered(len(data), lambda places: [rows[place] for place in places], on_thread=on_thread)
 
         def fetch(place: int) -> Any:
@@ -302,9 +302,9 @@ class Arrays(Source):
                 raise PipelineError(f"arrays: {where} has {rows} rows, but {leaf_name(spec, 0)} has {expected}")
 
     def indexed(self) -> Indexed:
-        """Return the rows by number: views of arrays in memory, copies of other arrays."""
+        """Return the rows by number: read-only views of arrays in memory, copies of other arrays."""
         given, spec = flatten(self.tree)
-        leaves: list[Any] = [Mapped(leaf) if is_mapped(leaf) else leaf for leaf in given]
+        leaves: list[Any] = list(map(_rows, given))
         first, count = leaves[0], int(given[0].shape[0])
         reading = None if all(isinstance(leaf, np.ndarray) for leaf in leaves) else Reading(self.concurrency)
         if spec.is_leaf():
@@ -327,6 +327,13 @@ class Arrays(Source):
         if self.concurrency != "auto":
             words.append(f"concurrency={self.concurrency}")
         return f"arrays({', '.join(words)})"
+
+
+def _rows(data: Any) -> Any:
+    """Return what has the rows of an array. Anything else is returned as it is."""
+    if is_mapped(data):
+        return Mapped(data)
+    return frozen(data) if isinstance(data, np.ndarray) else data
 
 
 def _fix_for(leaf: Any) -> str | None:
@@ -389,7 +396,8 @@ def arrays(*trees: Any, concurrency: Concurrency = "auto") -> Pipeline[Any]:
         The order of the rows.
 
     Memory:
-        Rows of numpy arrays in memory are views: nothing is copied before `batch`. Any other object with a shape
+        Rows of numpy arrays in memory are read-only views: nothing is copied before `batch`, and a function that
+        changes a row makes a copy first. Any other object with a shape
         and `[number]` (memory-mapped files, HDF5, zarr) is read on threads.
 
     Example:

@@ -110,7 +110,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.on_turn: Callable[[], object] | None = None
         """Called in each turn of the loop, before the callbacks that are ready run."""
         self.complaints: list[dict[str, Any]] = []
-        """The contexts given to `call_exception_handler`: errors that nothing caught."""
+        """The contexts of errors that nothing caught. Objects are text there: a collected task must not live."""
         self._now = 0.0
         self._random = None if seed is None else random.Random(seed)  # noqa: S311 - it must be repeatable
         self._in_executor = 0
@@ -122,7 +122,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Report an error that nothing caught, and keep it in `complaints`."""
-        self.complaints.append(context)
+        self.complaints.append({k: v if k in ("message", "exception") else repr(v) for k, v in context.items()})
         super().call_exception_handler(context)
 
     def run_in_executor(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from asyncfeed.testing import Leaks, end_kept_processes, run_virtual
 from tests.eager import HAS_EAGER_TASKS, eagerly
+from tests.searching import EXAMPLES, SEED, SEEDS, leave_out
 from tests.servers import moto
 
 try:
@@ -24,29 +24,36 @@ try:
 except ImportError:  # it does not exist for Windows
     uvloop = None
 
-# A test that asserts no time must not fail for one. Each run draws the same examples, so that no chance decides
-# about a change. `ASYNCFEED_RANDOM=1` draws new ones: search with it.
-RANDOM = os.environ.get("ASYNCFEED_RANDOM") == "1"
-EXAMPLES = int(os.environ.get("ASYNCFEED_EXAMPLES", "100"))
-hypothesis.settings.register_profile("asyncfeed", deadline=None, derandomize=not RANDOM, max_examples=EXAMPLES)
+# A test that asserts no time must not fail for one. No database: the seed alone says what is tried.
+hypothesis.settings.register_profile("asyncfeed", deadline=None, database=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("asyncfeed")
-
-SEEDS = range(int(os.environ.get("ASYNCFEED_SEEDS", "4")))
+hypothesis.core.global_force_seed = SEED
 
 # Coroutine, or a function that makes one -> its result.
 Run = Callable[[Coroutine[Any, Any, Any] | Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse names of tests that differ from process to process: several processes could not share the tests."""
+    """Leave out what today's run does not draw, and refuse names of tests that differ from process to process.
+
+    Several processes could not share tests with such names.
+    """
+    leave_out(items)
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"the name of a test holds an address: {item.nodeid}; give ids to parametrize")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which seed repeats this run."""
+    terminalreporter.write_line(
+        f"searches drew from the seed {SEED}: ASYNCFEED_SEED={SEED} before the same command repeats them"
+    )
+
+
 @pytest.fixture(params=SEEDS)
 def seed(request: pytest.FixtureRequest) -> int:
-    """Return a seed; the test runs once with each. `ASYNCFEED_SEEDS=500` widens the search."""
+    """Return a seed; the test runs once with each. `ASYNCFEED_SEARCH=100` widens the search."""
     return int(request.param)
 
 

@@ -94,6 +94,7 @@ CALLS = {
     "run_in_executor": (*STARTS_OTHERS, "reading/stream.py", "reading/copies.py"),
     "to_thread": STARTS_OTHERS,
     "run_coroutine_threadsafe": STARTS_OTHERS,
+    "start_new_thread": ("engine/interruptions.py",),
     "ThreadPoolExecutor": (),
     "Popen": ("engine/processes/process.py", "testing.py", "cli.py"),
     "Process": (),

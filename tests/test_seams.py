@@ -35,7 +35,7 @@ OWN = {
     "reading/test_names_only.py": {"_as_parameter_", "_parsed"},
     "reading/test_names_pipeline.py": {"_of"},
     "reading/test_small_files.py": {"_opener"},
-    "reading/test_uring.py": {"_opener", "_status", "_status_with_gil"},
+    "reading/test_uring.py": {"_REGISTER", "_UPDATE", "_deciding", "_opener", "_status", "_status_with_gil"},
     "unit/test_pool.py": {"_free", "_limits", "_lock"},
     "unit/test_ranks.py": {"_src"},  # of JAX
     "unit/test_stats.py": {"_repr_html_"},

@@ -10,13 +10,13 @@ from typing import Any
 class Delivered:
     """Counts the items that consumers have taken, and the bytes that this frees."""
 
-    __slots__ = ("booked", "count", "entered", "left_bytes", "nbytes")
+    __slots__ = ("booked", "count", "left", "left_bytes", "nbytes")
 
     def __init__(self) -> None:
-        self.entered = 0
-        """Number of items that were queued, or dropped instead with the rest of an epoch."""
         self.count = 0
         """Number of items that were delivered."""
+        self.left = 0
+        """Number of items that were dropped with the rest of an epoch."""
         self.nbytes = 0
         """Bytes of these items."""
         self.left_bytes = 0
@@ -30,8 +30,7 @@ class Delivered:
         return self.nbytes + self.left_bytes - self.booked
 
     def drop(self, sizes: list[int]) -> None:
-        """Note that items were dropped at a stop. They were never received, so they count as not queued."""
-        self.entered -= len(sizes)
+        """Note that items were dropped at a stop. They count as neither delivered nor left."""
         self.left_bytes += sum(sizes)
 
     def book(self) -> int:

@@ -216,9 +216,8 @@ class Emitter:
         link.held_bytes += chunk.nbytes
         boundary, failure = chunk.boundary, chunk.failure
         if chunk.items and not link.skipping and not algorithm.done:
-            if link.record is not None:
-                link.record.note_items(chunk.items, chunk.positions)
-            items, positions = algorithm.push(chunk.items, chunk.positions)
+            push = algorithm.push if link.record is None else link.record.push
+            items, positions = push(chunk.items, chunk.positions)
         if algorithm.done and not link.skipping:
             if link.top:
                 boundary, failure = END_OF_STREAM, None

@@ -98,7 +98,7 @@ class Handoff(Metered):
             with self._lock:
                 if self._epochs.coming < self._epochs.wanted:
                     unwanted = True
-                    self.delivered.entered += len(items) - place
+                    self.delivered.left += len(items) - place
                     break
                 self._low = room // 2
                 fits = max(0, room - len(self._items))
@@ -106,7 +106,6 @@ class Handoff(Metered):
                 self._items.extend(zip(fitting, repeat(share), repeat(False), strict=False))
                 items[place : place + fits] = [None] * len(fitting)
                 place += len(fitting)
-                self.delivered.entered += len(fitting)
                 self._full = place < len(items) or (
                     len(self._items) >= room and not chunk.ends_stream and chunk.failure is None
                 )
@@ -233,8 +232,7 @@ class Handoff(Metered):
             return self._left()
 
     def _left(self) -> tuple[int, int]:
-        queued = len(self._items) - self._epochs.queued_ends
-        return self.delivered.entered - queued, max(self._epochs.wanted, self._epochs.seen)
+        return self.delivered.count + self.delivered.left, max(self._epochs.wanted, self._epochs.seen)
 
     # -- the consumers' side
 
@@ -296,6 +294,8 @@ class Handoff(Metered):
                 self.delivered.left_bytes += nbytes
                 if is_end:
                     epochs.pass_end()
+                else:
+                    self.delivered.left += 1
             self._count_easy()
             self._turn()
             self._waiters.wake(None)

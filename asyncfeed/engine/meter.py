@@ -84,11 +84,17 @@ class Metered:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.ends_elsewhere = False
         """Whether a bridge is the consumer, so that the trainer sees the end later than the consumer does."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Reentrant for handlers of signals: see `asyncfeed.engine.interruptions.py`."""
         self._meter = Meter(clock)
         self._cut_at: float | None = None
         """The time of the stop. It is kept, because a run that has ended has no loop left to note the end."""
         self._held = 0
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock of the queue, to ask whether a signal handler has interrupted it."""
+        return self._lock
 
     def times(self) -> tuple[float, float, float]:
         """Return the seconds since the first draw, and those that consumers and data waited: see `FeedStats`."""

@@ -87,6 +87,10 @@ class Provenance:
             error, stage, key, self.ordinal(position), self.epoch(position), traceback=error.__traceback__
         )
         note(error, failure.note())
+        if isinstance(error, ValueError) and "read-only" in str(error):
+            note(
+                error, "asyncfeed: rows of an array are views of your data; write item.copy() and change the copy"
+            )
         return failure
 
 

@@ -195,13 +195,10 @@ def read_with_pyarrow(path: str, fn: Callable[..., Any], *args: Any) -> Any:
             raise  # the file could not be read
         if not isinstance(error, _BROKEN) and not type(error).__module__.startswith("pyarrow"):
             raise
-        raise Corrupt(f"{path} cannot be read by pyarrow: {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    text = (str(error) or type(error).__name__).partition("\n")[0]
-    # This one would show a value, which may be a secret.
-    return "a text is not UTF-8" if "Wrapping" in text else text[:300]
+        text = (str(error) or type(error).__name__).partition("\n")[0][:300]
+        if "Wrapping" in text:  # it shows a value, which may be a secret
+            raise Corrupt(f"{path} cannot be read by pyarrow: a text is not UTF-8") from None
+        raise Corrupt(f"{path} cannot be read by pyarrow: {text}") from error
 
 
 def _maker(kind: Any, types: Any) -> Make | None:

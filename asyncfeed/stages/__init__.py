@@ -6,6 +6,7 @@ from asyncfeed.axes import AllOf, Axes, Batched, Fixed, PaddedTo, Unknown
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.steps import (
     Algorithm,
+    Arranging,
     Choice,
     Held,
     Indexed,
@@ -24,6 +25,7 @@ from asyncfeed.stages.steps import (
 __all__ = [
     "Algorithm",
     "AllOf",
+    "Arranging",
     "Axes",
     "Batched",
     "Choice",

@@ -95,6 +95,7 @@ def _check_timeout(timeout: object, drop_remainder: bool) -> None:
 class Group(Algorithm):
     """Cuts a stream into lists of `size` items; the position of a list is that of each of its items."""
 
+    looks = False
     starts_anywhere = True
 
     def __init__(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from asyncfeed.position import Position, Positions, join
-from asyncfeed.stages.steps import Algorithm, Held
+from asyncfeed.stages.steps import Arranging, Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Dealing:
     pad: bool = False
 
 
-class Deal(Algorithm):
+class Deal(Arranging):
     """Keeps the items of one part.
 
     With `even`, a block waits until its round is complete, unless the limit is known. With `pad`, the first items

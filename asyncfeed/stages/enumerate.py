@@ -69,6 +69,7 @@ class Numbered:
 class Count(Algorithm):
     """Turns each item of a stream into a pair with its number."""
 
+    looks = False
     labels = True
 
     def __init__(self, start: int) -> None:
@@ -96,6 +97,10 @@ class Count(Algorithm):
     def label(self, result: Any) -> int:
         """Return the number."""
         return int(result[0])
+
+    def inputs(self, position: Position) -> Positions:
+        """Return the position of the item."""
+        return (position,)
 
     def remake(self, items: list[Any], position: Position, label: Any) -> tuple[int, Any]:
         """Return the pair."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from asyncfeed.axes import Axes
 from asyncfeed.functions.checks import check_fn, is_async
-from asyncfeed.position import Positions
+from asyncfeed.position import Position, Positions
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.steps import Algorithm, Held, Step, Work
 
@@ -51,6 +51,8 @@ class Scan(Node):
 class MarkFirst(Algorithm):
     """Makes each item a pair that says whether it is the first of its epoch."""
 
+    looks = False
+
     def __init__(self) -> None:
         self._first = True
 
@@ -74,6 +76,14 @@ class MarkFirst(Algorithm):
     def restore(self, held: Held) -> None:
         """Go on from a state."""
         self._first = held.numbers["first"]
+
+    def inputs(self, position: Position) -> Positions:
+        """Return the position of the item."""
+        return (position,)
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> tuple[bool, Any]:
+        """Return a pair. `scan` calls its function from the start of the epoch, so it asks for none of these."""
+        return False, items[0]
 
 
 class CallScan:

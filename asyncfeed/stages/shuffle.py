@@ -15,7 +15,7 @@ from asyncfeed.position import Position, Positions
 from asyncfeed.randomness import stage_seed
 from asyncfeed.randomness.permutation import Permutation
 from asyncfeed.stages.base import Node, Source, check_count
-from asyncfeed.stages.steps import Algorithm, Held, Indexed, Step
+from asyncfeed.stages.steps import Arranging, Held, Indexed, Step
 from asyncfeed.stages.together import arrange, fold
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _block(permutation: Callable[[int], Permutation], epoch: int, number: int) -
     return of_epoch.numbers(np.arange(start, min(start + BLOCK, of_epoch.n), dtype=np.uint64))
 
 
-class BufferShuffle(Algorithm):
+class BufferShuffle(Arranging):
     """Shuffles a stream with a buffer: each item that enters pushes a random item out.
 
     This is TensorFlow's `Dataset.shuffle(buffer_size)`. The first item leaves when the buffer is full. An item can

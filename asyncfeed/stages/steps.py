@@ -99,10 +99,13 @@ class Algorithm:
     calls when the consumer has received the results, with stand-ins for the items. What the twin holds is the
     state of the stage. An algorithm whose decisions depend on more than positions says what they depend on: it
     sets `looks`, and `fact` and `stand_in` take that out of an item, and make a stand-in of it.
+
+    `looks`, `inputs` and `remake` have no default, because a wrong one gives wrong data after a resume. Without
+    them the stage has no state. If the results are items that came in, inherit from `Arranging`.
     """
 
     done = False
-    looks = False
+    looks: bool
     """Whether `push` looks at the items."""
     labels = False
     """Whether a result cannot be told from its items alone: it has a label, too."""
@@ -144,7 +147,7 @@ class Algorithm:
 
     def inputs(self, position: Position) -> Positions:
         """Return the positions of the items that went into the result at this position."""
-        return (position,)
+        raise NotImplementedError
 
     def label(self, result: Any) -> Any:
         """Return the label of a result, as JSON."""
@@ -152,6 +155,29 @@ class Algorithm:
 
     def remake(self, items: list[Any], position: Position, label: Any) -> Any:
         """Return the result at this position, made of the items at its `inputs`."""
+        raise NotImplementedError
+
+    def undeclared(self) -> list[str]:
+        """Return which of the methods and flags are missing that a state needs."""
+        needed = ("looks", "inputs", "remake", "state", "restore")
+        given = {name for kind in type(self).__mro__ if kind is not Algorithm for name in vars(kind)}
+        return [name for name in needed if name not in given and name not in getattr(self, "__dict__", ())]
+
+
+class Arranging(Algorithm):
+    """An algorithm that only chooses and orders items: each result is an item that came in, as it is.
+
+    It decides by number, and looks at no item. One that chooses by what is in the items sets `looks`.
+    """
+
+    looks = False
+
+    def inputs(self, position: Position) -> Positions:
+        """Return the position itself."""
+        return (position,)
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> Any:
+        """Return the item itself."""
         return items[0]
 
 

@@ -10,7 +10,7 @@ from asyncfeed.axes import Axes
 from asyncfeed.places import shift
 from asyncfeed.position import Positions
 from asyncfeed.stages.base import Node, check_count
-from asyncfeed.stages.steps import Algorithm, Held, Indexed, Step, leaves_out
+from asyncfeed.stages.steps import Arranging, Held, Indexed, Step, leaves_out
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Slice:
         return self._upstream.key(epoch, place + self._start)
 
 
-class TakeFirst(Algorithm):
+class TakeFirst(Arranging):
     """Sends `count` items of each epoch. It is `done` after the last of them, and drops all later items."""
 
     def __init__(self, count: int) -> None:
@@ -149,7 +149,7 @@ class TakeFirst(Algorithm):
         self.done = left == 0
 
 
-class SkipFirst(Algorithm):
+class SkipFirst(Arranging):
     """Drops `count` items of each epoch and sends all later ones."""
 
     def __init__(self, count: int) -> None:

@@ -95,6 +95,8 @@ class Windowed:
 class Windows(Algorithm):
     """Cuts a stream into lists that overlap; the position of a list is that of each of its items."""
 
+    looks = False
+
     def __init__(self, size: int, stride: int, drop_remainder: bool) -> None:
         self._size = size
         self._stride = stride

@@ -13,7 +13,7 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 HERE = Path(__file__).parent
-PLAIN = ("test_epochs.py", "test_shapes.py", "test_torch", "test_jax")
+PLAIN = ("test_epochs.py", "test_torch", "test_jax")
 """How the names of files begin whose tests need no TensorFlow."""
 IGNORED = (
     # Keras, of its own `shuffle=True` default, whenever it gets a dataset.
@@ -25,6 +25,13 @@ IGNORED = (
     # Raised while TensorFlow and what it imports are imported.
     "ignore::DeprecationWarning:(tensorflow|keras|google|flatbuffers|h5py|ml_dtypes|astunparse|gast)",
 )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files for TensorFlow if their tests are not wanted: to read them imports it, which takes 1 GB."""
+    unwanted = "not tensorflow" in config.option.markexpr
+    is_test = collection_path.parent == HERE and collection_path.name.startswith("test_")
+    return True if unwanted and is_test and not collection_path.name.startswith(PLAIN) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -59,7 +59,7 @@ def test_an_endless_repeat_counts_as_one_epoch() -> None:
 def test_a_failure_names_the_epoch() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         list(af.items([1, 0]).map(lambda n: 1 // n).open(epoch=4))
-    assert "ordinal 1 of epoch 4" in caught.value.__notes__[0]
+    assert "ordinal 1 of epoch 4" in "\n".join(caught.value.__notes__)
 
 
 def test_an_epoch_is_not_negative() -> None:

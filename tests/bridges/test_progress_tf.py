@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,7 @@ def test_fit_that_was_killed_goes_on(tmp_path: Path) -> None:
         with subprocess.Popen([sys.executable, "-c", text], env=dict(os.environ)) as running:
             lines = starts
             while running.poll() is None and lines < starts + number:
+                time.sleep(0.005)  # a loop without a pause would take a core from the process it watches
                 lines = len(seen.read_text().splitlines()) if seen.exists() else 0
             running.send_signal(signal.SIGKILL)
         starts = len(seen.read_text().splitlines())

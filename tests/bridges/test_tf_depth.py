@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tests.searching import SEARCH
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,7 +23,7 @@ import ml_dtypes  # noqa: E402 - comes with TensorFlow
 import asyncfeed as af  # noqa: E402
 from asyncfeed.testing import Leaks  # noqa: E402
 
-SOAK = 1_000
+SOAK = max(200, int(200 * SEARCH))
 """How many datasets are built, iterated and dropped."""
 
 
@@ -184,7 +186,7 @@ def measure(use: Callable[[], None]) -> tuple[float, int, list[str]]:
 
 
 @pytest.mark.timeout(600)
-def test_1000_datasets_leave_no_threads_functions_or_memory() -> None:
+def test_many_datasets_leave_no_threads_functions_or_memory() -> None:
     """At most 16 KB each, and no graph function."""
 
     def use() -> None:

@@ -22,6 +22,7 @@ from asyncfeed.bridges.share import shared
 from asyncfeed.errors import StateError
 from tests.bridges.placed_states import PIPELINES, Loaded, check, cuts, ways
 from tests.bridges.test_torch_dataset import WHOLE
+from tests.searching import sampled
 
 torch = pytest.importorskip("torch")
 data = pytest.importorskip("torch.utils.data")
@@ -167,6 +168,7 @@ def test_a_rank_has_a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         NUMBERS.to_torch_dataset(ranks="split").load_state_dict(state)
 
 
+@sampled(20)
 @pytest.mark.parametrize("name", [name for name in WHOLE if not name.startswith("state")])
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 2), (2, 1), (2, 2), (3, 2)])
 def test_the_share_of_each_worker_and_rank_goes_on_at_any_cut(name: str, ranks: int, workers: int) -> None:

@@ -338,7 +338,7 @@ def test_what_has_no_state_says_so_only_when_one_is_taken() -> None:
     assert lists(data) == [0, 0, 1, 1, 2, 2, 3, 3]
     feed = iter(data)
     next(feed)
-    with pytest.raises(StateError, match="no `state` and `restore`"):
+    with pytest.raises(StateError, match="lacks .*`state`, `restore`"):
         data.state_dict()
 
 

@@ -98,6 +98,58 @@ def test_a_failing_feed_stops_the_coordinator_and_still_delivers_what_came_befor
         coord.join()
 
 
+def test_a_failure_is_reported_though_whoever_saw_it_closed_the_feed_first(seed: int) -> None:
+    coord = af.Coordinator()
+
+    async def bad_later(x: int) -> int:
+        await asyncio.sleep(1)
+        return bad(x)
+
+    async def main() -> None:
+        feed = af.items(range(100)).map(bad_later).open(coord=coord)
+        with pytest.raises(ValueError, match="item four"):
+            async for _ in feed:
+                pass
+        assert not coord.should_stop()  # the loop has not come to it
+        await feed.aclose()
+
+    run_virtual(main, seed=seed)
+    assert [str(error) for error in coord.exceptions] == ["item four"]
+
+
+def test_what_a_joined_coordinator_raises_again_is_only_for_the_consumer(seed: int) -> None:
+    """Its `join` cannot raise the failure any more. The loop is told nothing, as the consumer gets it."""
+    coord = af.Coordinator()
+    coord.join()
+
+    async def main() -> None:
+        async with FAILING.open(coord=coord) as feed:
+            with pytest.raises(ValueError, match="item four"):
+                async for _ in feed:
+                    pass
+
+    run_virtual(main, seed=seed)  # it raises if the loop is told of an error
+    assert [str(error) for error in coord.exceptions] == ["item four"]
+
+
+def test_an_error_of_the_coordinator_itself_is_for_the_loop(seed: int) -> None:
+    class Broken(af.Coordinator):
+        def request_stop(self, ex: Any = None) -> None:
+            raise OSError("the coordinator is gone")
+
+    async def main() -> list[str]:
+        async with FAILING.open(coord=Broken()) as feed:
+            with pytest.raises(ValueError, match="item four"):
+                async for _ in feed:
+                    pass
+        loop: Any = asyncio.get_running_loop()
+        told = [str(each["exception"]) for each in loop.complaints]
+        loop.complaints.clear()
+        return told
+
+    assert run_virtual(main, seed=seed) == ["the coordinator is gone"]
+
+
 def test_a_failing_feed_stops_the_other_feeds() -> None:
     coord = af.Coordinator()
     errors: list[BaseException] = []

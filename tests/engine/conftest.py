@@ -33,6 +33,8 @@ def detector() -> Iterator[BlockBuster]:
         function.can_block_in("asyncfeed/reading/listing.py", "expand").can_block_in(
             "asyncfeed/tables.py", "table"
         ).can_block_in("asyncfeed/state/saving.py", {"checked", "read"})
+        # If the program has handlers of signals, a state is made on a thread, in 0.1 ms.
+        function.can_block_in("asyncfeed/engine/interruptions.py", "calmly")
         # Measuring coverage takes a lock of its own wherever a file is entered for the first time.
         function.can_block_in("coverage/collector.py", "lock_data")
     detector.activate()

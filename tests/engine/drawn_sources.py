@@ -18,7 +18,7 @@ import asyncfeed as af
 from tests.engine.drawn_functions import Fails
 from tests.engine.failing import Oops
 from tests.engine.model import At, Bad, Case, Skips, calls, numbered, then, with_policy
-from tests.engine.searching import LONGER
+from tests.searching import LONGER
 
 concurrency = st.sampled_from(["auto", 1, 2, 3, 8, 64])
 

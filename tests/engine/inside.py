@@ -375,6 +375,11 @@ class OwnWorkers:
         """Kill the workers that have not answered; return whether there were any."""
         return bool(self._processes.kill())
 
+    def release_idle(self) -> None:
+        """Do what Python does at exit for the workers that have nothing to do, though this process goes on."""
+        for each in self._processes._idle:
+            each._release()
+
     def breaks_off(self) -> Any:
         """Let what reads an answer fail, for a `with` block."""
         return mock.patch("asyncfeed.engine.processes.stage._read", mock.Mock(side_effect=MemoryError))

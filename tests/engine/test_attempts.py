@@ -12,9 +12,9 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
-from tests.conftest import SEEDS
 from tests.engine.failing import draw
 from tests.engine.outside import timers_set
+from tests.searching import SEEDS
 
 ITEMS = range(40)
 

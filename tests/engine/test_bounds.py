@@ -307,7 +307,6 @@ def test_the_limit_is_printed_by_explain() -> None:
     assert "12,345 bytes" in af.items([1]).open(memory_limit=12_345).explain()
 
 
-@pytest.mark.wide
 def test_order_is_the_same_on_every_schedule_and_concurrency() -> None:
     """One digest over concurrency, schedules and kinds of work."""
 

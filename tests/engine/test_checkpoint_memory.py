@@ -57,7 +57,6 @@ def _cut(pipeline: Any) -> tuple[Any, Any]:
         return None, feed.state_dict()
 
 
-@pytest.mark.wide
 def test_the_records_of_a_long_run_stay_short() -> None:
     pipeline = af.items(range(200_000)).shuffle(buffer=100).batch(2).shuffle(buffer=3)
     most = 0
@@ -68,7 +67,6 @@ def test_the_records_of_a_long_run_stay_short() -> None:
     assert 0 < most < 20_000
 
 
-@pytest.mark.wide
 def test_a_run_that_delivers_nothing_records_no_more_than_a_bound() -> None:
     """Then it has no state, and says so."""
     pipeline = af.items(range(40_000)).batch(1).filter(lambda batch: int(batch[0]) >= 39_990)
@@ -82,7 +80,7 @@ def test_a_run_that_delivers_nothing_records_no_more_than_a_bound() -> None:
 
 @dataclass(frozen=True)
 class Pairs(Node):
-    """A stage of the user's, whose algorithm does not say what it holds."""
+    """A stage of the user's, whose algorithm does not say what a state needs."""
 
     method: ClassVar[str] = "pairs"
 
@@ -110,7 +108,6 @@ class InPairs(Algorithm):
         return [], ()
 
 
-@pytest.mark.wide
 @pytest.mark.parametrize("build", [
     lambda rows: rows.then(Pairs()),
     lambda rows: rows.map(lambda batch: batch, ordered=False).scan(lambda total, batch: (total + 1, batch), 0),

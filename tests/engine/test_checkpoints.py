@@ -17,9 +17,7 @@ from tests.engine.drawn_sources import Ledger
 from tests.engine.failing import Oops
 from tests.engine.inside import CHUNK, chunks_of, memory_guessed, memory_used, tracked
 from tests.engine.model import Case
-from tests.engine.searching import LONGER, Tally, searched
-
-pytestmark = pytest.mark.wide
+from tests.searching import LONGER, Tally, searched
 
 seeds = st.integers(0, 2**32)
 tally = Tally()
@@ -48,7 +46,7 @@ async def draw(
     return items, after, memory_used(feed) or memory_guessed(feed) if count is None else 0
 
 
-@searched(200)
+@searched(40)
 @given(
     case=pipelines(),
     cuts=st.lists(st.integers(0, 40 * LONGER), min_size=1, max_size=4),
@@ -75,7 +73,7 @@ def test_nothing_is_lost_or_repeated_at_any_cut(
     assert items == expected
 
 
-@searched(150)
+@searched(30)
 @given(
     case=unordered(),
     cuts=st.lists(st.integers(0, 40 * LONGER), min_size=1, max_size=4),
@@ -114,7 +112,7 @@ async def draw_failing(pipeline: af.Pipeline[Any], count: int | None, state: Any
         return items, bad, json.loads(json.dumps(feed.state_dict()))
 
 
-@searched(200)
+@searched(40)
 @given(
     case=failing(),
     cuts=st.lists(st.integers(0, 40 * LONGER), min_size=1, max_size=4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
+from asyncfeed.testing import run_virtual
 from tests.conftest import Run
-from tests.engine.outside import loop_threads, threads_ended
+from tests.engine.inside import background_loops
+from tests.engine.outside import loop_threads, run_tasks, threads_ended, until
 from tests.engine.witness import Stage
 
 
@@ -90,6 +93,38 @@ def test_stop_drops_what_is_queued() -> None:
             next(feed)
         feed.close()
         assert [each() for each in others] == [None] * 7
+
+
+def test_stop_drops_what_is_queued_on_a_loop(seed: int) -> None:
+    """The same for a feed on the caller's loop: nothing is kept until `aclose`."""
+
+    async def main() -> None:
+        things = [Thing() for _ in range(8)]
+        first, *others = map(weakref.ref, things)
+        feed = af.items(lambda things=things: map(things.pop, [0] * 8)).prefetch(100).open()
+        assert await anext(feed) is first()
+        await until(lambda: not run_tasks())  # all is in the queue, and the run has ended
+        assert not things and None not in [each() for each in others]
+        feed.stop()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert [each() for each in others] == [None] * 7
+        await feed.aclose()
+
+    run_virtual(main, seed=seed)
+
+
+def test_a_stop_that_comes_while_a_run_is_made_is_not_lost() -> None:
+    """It finds no run that it could stop; drawing then says that the feed was stopped."""
+
+    def stop_and_make() -> asyncio.AbstractEventLoop:
+        feed.stop("enough")
+        return asyncio.new_event_loop()
+
+    feed = af.items(range(10**9)).open()
+    with contextlib.closing(feed), background_loops(stop_and_make):
+        with pytest.raises(af.ClosedError, match="enough"):
+            next(feed)
 
 
 def test_closing_twice_is_closing_once(run: Run) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
+from asyncfeed.testing import run_virtual
 from tests.conftest import Run
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="none")
@@ -144,6 +145,34 @@ def test_what_a_function_sets_stays_with_it(run: Run) -> None:
         assert REQUEST.get() == "mine"
 
     run(main)
+
+
+def test_a_later_worker_does_not_see_what_a_function_has_set(seed: int) -> None:
+    """A worker that has had an item, and then waited for the next ones, starts the others."""
+    found: dict[Any, str] = {}
+    all_called = asyncio.Event()
+
+    async def numbers() -> AsyncIterator[int]:
+        yield 0
+        await asyncio.sleep(1)
+        for x in range(1, 50):
+            yield x
+
+    async def sets_later(x: int) -> int:
+        found.setdefault(asyncio.current_task(), REQUEST.get())
+        REQUEST.set("changed")
+        if len(found) == 4:
+            all_called.set()
+        if x > 0:
+            await all_called.wait()
+        return x
+
+    async def main() -> list[int]:
+        REQUEST.set("mine")
+        return [x async for x in af.items(numbers).map(sets_later, concurrency=4)]
+
+    assert run_virtual(main, seed=seed) == list(range(50))
+    assert list(found.values()) == ["mine"] * 4
 
 
 def test_a_generator_finds_what_it_has_set_again(run: Run) -> None:

@@ -13,8 +13,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.inside import Demand, Shown, Tuner
-
-pytestmark = pytest.mark.wide
+from tests.searching import sampled
 
 Read = Callable[[int], Awaitable[object]]
 
@@ -90,6 +89,7 @@ class Run:
             self.seconds = clock()
 
 
+@sampled(4)
 @pytest.mark.parametrize("make", READS)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_trainer_that_needs_16_calls_has_at_most_64_in_flight(make: Any, size: int) -> None:
@@ -100,6 +100,7 @@ def test_a_trainer_that_needs_16_calls_has_at_most_64_in_flight(make: Any, size:
     assert sum(run.waits[max(1, 64 // size) :]) <= 0.01 * run.seconds + 0.15  # as long as the slowest call
 
 
+@sampled(2)
 @pytest.mark.parametrize("make", READS)
 def test_a_trainer_that_needs_150_calls_gets_them(make: Any) -> None:
     """It waits no longer once it has taken a few batches."""
@@ -108,6 +109,7 @@ def test_a_trainer_that_needs_150_calls_gets_them(make: Any) -> None:
     assert sum(run.waits[20:]) <= 0.02 * run.seconds
 
 
+@sampled(4)
 @pytest.mark.parametrize("make", READS)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_trainer_that_always_waits_loses_a_second_in_all(make: Any, size: int) -> None:
@@ -118,6 +120,7 @@ def test_a_trainer_that_always_waits_loses_a_second_in_all(make: Any, size: int)
     assert auto.seconds - best.seconds <= 1.0
 
 
+@sampled(1)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_trainer_that_always_waits_gets_95_percent_of_the_best(size: int) -> None:
     """From a store that serves 64 at a time, in runs of 25 s, with the search."""

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,9 +14,7 @@ from asyncfeed.testing import run_virtual
 from tests.engine.drawn_parts import Parts, parts, tally
 from tests.engine.failing import Oops
 from tests.engine.inside import CHUNK, chunks_of, tracked
-from tests.engine.searching import searched
-
-pytestmark = pytest.mark.wide
+from tests.searching import searched
 
 
 async def draw(pipeline: af.Pipeline[Any], count: int | None, state: Any) -> tuple[list[Any], Any]:
@@ -34,7 +31,7 @@ async def draw(pipeline: af.Pipeline[Any], count: int | None, state: Any) -> tup
         return items, json.loads(json.dumps(feed.state_dict()))
 
 
-@searched(150)
+@searched(30)
 @given(
     case=parts(),
     counts=st.lists(st.integers(1, 8), min_size=2, max_size=4),

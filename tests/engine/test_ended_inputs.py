@@ -12,8 +12,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.inside import memory_guessed, memory_used
-
-pytestmark = pytest.mark.wide
+from tests.searching import sampled
 
 
 async def nothing() -> AsyncIterator[int]:
@@ -91,6 +90,7 @@ ENDING: dict[str, Any] = {
 }
 
 
+@sampled(80)
 @pytest.mark.parametrize("limit", [None, 2000])
 @pytest.mark.parametrize("ending", ENDING)
 @pytest.mark.parametrize("holding", HOLDING)

@@ -11,6 +11,7 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
+from tests.searching import sampled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -56,7 +57,7 @@ CUT_SHORT = [
 ]
 
 
-@pytest.mark.wide
+@sampled(3)
 @pytest.mark.parametrize("pipeline", CUT_SHORT, ids=str)
 def test_epochs_that_are_cut_short_are_the_same_on_any_schedule(pipeline: af.Pipeline[Any]) -> None:
     """How far the source has read when it hears of the cut decides nothing."""
@@ -189,7 +190,6 @@ async def three() -> AsyncIterator[int]:
         yield number
 
 
-@pytest.mark.wide
 @pytest.mark.parametrize("source", [af.items(range(1)), af.items(one)], ids=["sized", "stream"])
 def test_what_tells_an_item_its_epoch_does_not_grow(source: af.Pipeline[int]) -> None:
     """Nothing is noted as epochs go by: an object for each of 20,000 would show.

@@ -8,6 +8,7 @@ import importlib
 import threading
 import traceback
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,8 +18,9 @@ import pytest
 import asyncfeed as af
 from asyncfeed.stages import Algorithm, Axes, Node
 from asyncfeed.testing import run_virtual
-from tests.conftest import SEEDS, Run
+from tests.conftest import Run
 from tests.engine.failing import BAD, COUNT, Oops, draw, draw_on_thread, files, kinds, raises, raises_later
+from tests.searching import SEEDS, sampled
 
 KINDS = list(kinds(Path("/nowhere"), write=False))
 CONCURRENCY = ["auto", 1, 3, 64]
@@ -271,6 +273,7 @@ BY_THEIR_NAME = [
 ]
 
 
+@sampled(90)
 @pytest.mark.parametrize(("kind", "error"), BY_THEIR_NAME)
 def test_no_exception_of_the_users_own_vanishes_or_hangs(
     kind: str, error: type[BaseException], tmp_path: Path
@@ -388,6 +391,20 @@ def test_a_decoder_that_returns_an_awaitable_is_told_the_same(tree: Any, awaitab
 def test_flat_map_awaits_whatever_can_be_awaited(seed: int) -> None:
     """Its function may return an awaitable of an iterable."""
     assert run_virtual(draw(af.items(range(3)).flat_map(lambda x: _Request(x))), seed=seed).items == [0, 1, 2]
+
+
+class _Cursor(_Request):
+    """What can be awaited and iterated, as drivers of databases have."""
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        yield self.x
+        yield -self.x
+
+
+def test_flat_map_iterates_what_can_be_awaited_and_iterated(seed: int) -> None:
+    """Awaiting a cursor of a database gives no rows."""
+    drawn = run_virtual(draw(af.items(range(1, 4)).flat_map(lambda x: _Cursor(x))), seed=seed)
+    assert (drawn.items, drawn.error) == ([1, -1, 2, -2, 3, -3], None)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import asyncfeed as af
 from asyncfeed.attempts.hedging import MOST_BESIDE, SHARE, Hedging
 from asyncfeed.testing import run_virtual
-from tests.conftest import SEEDS
 from tests.engine.failing import Drawn, draw
 from tests.engine.outside import timers_set
+from tests.searching import SEEDS
 
 
 def drawn(

@@ -54,6 +54,7 @@ def test_the_first_run_imports_nothing_on_the_loop(tmp_path: Path) -> None:
         "engine.failed",
         "engine.ready",
         "engine.coroutines",
+        "engine.interruptions",
     }
     assert imported <= {f"asyncfeed.{name}" for name in light}
 

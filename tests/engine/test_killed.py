@@ -1,6 +1,6 @@
 """A process that is killed while it trains loses nothing, and repeats nothing that its checkpoint has.
 
-`ASYNCFEED_KILLS=200` kills it 200 times, and `-s` prints the figures.
+`ASYNCFEED_SEARCH=30` kills it 180 times, and `-s` prints the figures.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 from tests.engine import killed
+from tests.searching import SEARCH
 
-KILLS = int(os.environ.get("ASYNCFEED_KILLS", "12"))
+KILLS = max(3, int(6 * SEARCH))
 FILES = 96
 PER_EPOCH = FILES // 4
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import random
 import sys
 import threading
@@ -19,8 +18,9 @@ from asyncfeed.testing import no_leaks, run_virtual
 from tests.engine.inside import EXIT, Run, stopped_at_exit_before_its_start
 from tests.engine.outside import threads_ended
 from tests.engine.witness import BUILDS, Ledger, on_thread
+from tests.searching import SEARCH
 
-SOAK = int(os.environ.get("ASYNCFEED_SOAK", "300"))
+SOAK = max(100, int(200 * SEARCH))
 
 
 class Boom(Exception):
@@ -130,7 +130,7 @@ async def start_and_leave(many: int, source: Ledger) -> None:
 
 
 def test_many_starts_and_stops_on_a_loop_leave_nothing() -> None:
-    """No thread, task, file descriptor, run or feed; `ASYNCFEED_SOAK=10000` makes it many more."""
+    """No thread, task, file descriptor, run or feed; `ASYNCFEED_SEARCH=50` makes it many more."""
     source = Ledger()
     with no_leaks(types=(af.Feed, Run), patience=10):
         asyncio.run(start_and_leave(SOAK, source))

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import functools
 import gc
-import os
 import signal
 import threading
 import weakref
@@ -23,10 +22,9 @@ from tests.engine.failing import Oops, kinds, raises
 from tests.engine.inside import Run
 from tests.engine.outside import run_tasks
 from tests.engine.witness import later
+from tests.searching import SEARCH, sampled
 
-pytestmark = pytest.mark.wide  # measuring coverage keeps a few objects for each thread that ever ran
-
-OFTEN = int(os.environ.get("ASYNCFEED_ENDS", "30"))
+OFTEN = max(15, int(15 * SEARCH))
 """How often each way to end is tried."""
 
 
@@ -135,6 +133,7 @@ PIPELINES: dict[str, Callable[[Any], af.Pipeline[Any]]] = {
 }
 
 
+@sampled(24)
 @pytest.mark.parametrize("numbers", [Numbers, NumbersLater])
 @pytest.mark.parametrize("kind", PIPELINES)
 @pytest.mark.parametrize("leave", WAYS)
@@ -325,9 +324,10 @@ ENDS: dict[str, Callable[[Path], None]] = {
 }
 
 
+@sampled(36)
 @pytest.mark.parametrize("way", ENDS)
 def test_no_way_to_end_keeps_anything(way: str, tmp_path: Path) -> None:
-    """After a garbage collection there are as many objects as before; `ASYNCFEED_ENDS=1000` tries it more often."""
+    """After a garbage collection there are as many objects as before; `ASYNCFEED_SEARCH=20` tries it more often."""
     end = ENDS[way]
     for _ in range(3):  # what is made once and kept
         end(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,9 +17,7 @@ from tests.engine.drawn_sources import Ledger
 from tests.engine.failing import Oops, draw_on_thread
 from tests.engine.inside import CHUNK, LATE, chunks_of, groups_that_end_after, memory_guessed, memory_used
 from tests.engine.model import Case, Expected
-from tests.engine.searching import searched
-
-pytestmark = pytest.mark.wide
+from tests.searching import searched
 
 HEAVIEST = 128
 """How many bytes the heaviest item of a model has: a number with its place."""
@@ -73,7 +70,7 @@ def check(run: Run, expected: Expected, case: Case) -> None:
     assert Ledger.settled()
 
 
-@searched(200)
+@searched(40)
 @given(
     case=pipelines(),
     seed=seeds,
@@ -100,7 +97,7 @@ def test_a_pipeline_is_its_model(
         assert run.peak <= limit + chunks * length * HEAVIEST
 
 
-@searched(200)
+@searched(40)
 @given(
     case=failing(),
     seed=seeds,
@@ -118,7 +115,7 @@ def test_items_that_fail_end_the_run_or_are_left_out_as_in_the_model(
     check(run, case.run(number)[0], case)
 
 
-@searched(150)
+@searched(30)
 @given(case=unordered(), seed=seeds, limit=st.sampled_from([None, 1, 5000]), count=st.integers(1, 3))
 def test_unordered_stages_deliver_the_items_of_each_epoch_once(
     case: Case, seed: int, limit: int | None, count: int
@@ -148,7 +145,7 @@ def test_unordered_stages_deliver_the_items_of_each_epoch_once(
     assert Ledger.settled()
 
 
-@searched(200)
+@searched(40)
 @given(case=cut_short(), seed=seeds, length=st.sampled_from([1, 3, CHUNK]))
 def test_what_was_read_ahead_changes_no_random_number(case: Case, seed: int, length: int) -> None:
     """A `take` may end an epoch early, on any schedule: those after it draw what the description says."""
@@ -156,7 +153,7 @@ def test_what_was_read_ahead_changes_no_random_number(case: Case, seed: int, len
         check(run_virtual(collect(case.pipeline), seed=seed), case.run()[0], case)
 
 
-@searched(200)
+@searched(40)
 @given(case=pipelines() | cut_short(), seed=seeds, number=st.integers(0, 3))
 def test_a_later_run_is_that_pass_of_a_repeat(case: Case, seed: int, number: int) -> None:
     """`open(epoch=k)` delivers epoch k of a `repeat` over all of it, random numbers included."""
@@ -166,7 +163,7 @@ def test_a_later_run_is_that_pass_of_a_repeat(case: Case, seed: int, number: int
 # -- consumers
 
 
-@searched(150)
+@searched(30)
 @given(
     case=pipelines() | failing(),
     seed=seeds,
@@ -191,7 +188,7 @@ def test_whoever_draws_and_leaves_as_they_like_gets_every_item_once(
         check(run_virtual(collect(case.pipeline), seed=seed + 1), expected, case)
 
 
-@searched(100)
+@searched(20)
 @given(
     case=pipelines() | failing(),
     seed=seeds,
@@ -216,7 +213,7 @@ def test_tasks_that_share_a_feed_get_every_item_once(
     assert [end and end.args for end in ends] == [bad and (bad.number,)] * len(drawing)
 
 
-@searched(40)
+@searched(8)
 @given(case=pipelines() | failing())
 def test_a_background_thread_delivers_the_same(case: Case) -> None:
     """`for` and `async for` are the same pipeline."""
@@ -226,7 +223,7 @@ def test_a_background_thread_delivers_the_same(case: Case) -> None:
     assert (drawn.error and drawn.error.args) == (bad and (bad.number,))
 
 
-@searched(40)
+@searched(8)
 @given(case=pipelines() | failing())
 def test_plain_asyncio_delivers_the_same(case: Case) -> None:
     """Nothing depends on the virtual loop."""
@@ -243,7 +240,7 @@ def test_worker_processes_deliver_the_same(case: Case) -> None:
 # -- memory
 
 
-@searched(150)
+@searched(30)
 @given(
     case=pipelines() | cut_short(),
     seed=seeds,

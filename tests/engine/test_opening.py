@@ -12,9 +12,9 @@ import pytest
 import asyncfeed as af
 from asyncfeed.stages import Opening, Source
 from asyncfeed.testing import run_virtual
-from tests.conftest import SEEDS
 from tests.engine.failing import Oops, draw
 from tests.engine.outside import threads_ended, until
+from tests.searching import SEEDS
 
 
 def numbers(fails: int | None = None) -> Iterator[int]:

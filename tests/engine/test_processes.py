@@ -162,12 +162,12 @@ def test_an_error_is_that_of_threads(fn: Any, kind: type[BaseException], text: s
 def test_what_cannot_leave_its_process_is_named() -> None:
     """A result, and an item."""
     _, error, _ = draw(mapped(fns.returns_lock))
-    assert "result of type lock" in error.__notes__[0]
+    assert "result of type lock" in "\n".join(error.__notes__)
     items = [1, 2, (x for x in ()), 4]
     got, error, failure = draw(af.items(items).map(fns.same, on="process", concurrency=1))
     assert got == [1, 2]
     assert isinstance(error, TypeError)
-    assert "item of type generator" in error.__notes__[0]
+    assert "item of type generator" in "\n".join(error.__notes__)
     assert failure.ordinal == 2
     left = af.items(items).map(fns.same, on="process", concurrency=1, on_error="skip", skip_limit=1)
     assert list(left) == [1, 2, 4]

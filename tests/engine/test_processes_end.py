@@ -16,6 +16,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import end_kept_processes, no_leaks
 from tests.engine import in_worker as fns
+from tests.engine.inside import OwnWorkers
 from tests.engine.processes import PRELUDE, run
 
 ROOT = Path(__file__).parents[2]
@@ -166,6 +167,27 @@ except RuntimeError as error:
 """
     ended = run(LIVE + script)
     assert (ended.code, ended.err) == (0, "")
+
+
+def test_a_worker_that_python_ended_at_exit_is_let_go_of_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    workers = OwnWorkers(fns.same)
+    assert workers.call(1) == 1
+    workers.release_idle()
+    workers.stop()
+    assert not workers.kill()
+    assert caplog.messages == []
+
+
+def test_a_thread_that_finds_a_worker_which_python_ended_at_exit_says_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It starts another one, if Python still lets it."""
+    workers = OwnWorkers(fns.same)
+    assert workers.call(1) == 1
+    workers.release_idle()
+    assert workers.call(2) == 2
+    workers.stop()
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

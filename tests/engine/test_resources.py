@@ -24,6 +24,7 @@ from asyncfeed.testing import no_leaks, run_virtual
 from tests.engine.failing import Oops
 from tests.engine.outside import threads_ended
 from tests.reading.readers import SlowStore
+from tests.searching import sampled
 
 COUNT = 40
 
@@ -216,7 +217,7 @@ def ended_well(events: list[list[str]]) -> bool:
     return all(each in (["open", "close"], []) for each in events) and ["open", "close"] in events
 
 
-@pytest.mark.wide
+@sampled(3)
 @pytest.mark.parametrize("way", ENDS)
 def test_a_reader_is_closed_once_however_the_run_ends(way: str, store: SlowStore) -> None:
     with no_leaks(types=(af.Feed,), patience=10):

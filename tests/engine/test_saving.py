@@ -30,7 +30,7 @@ from tests.engine.drawn import pipelines
 from tests.engine.inside import InHand, chunks_of
 from tests.engine.model import Case
 from tests.engine.outside import run_tasks, timers_set
-from tests.engine.searching import searched
+from tests.searching import searched
 
 seeds = st.integers(0, 2**32)
 TRAIN = af.items(range(40)).shuffle(seed=1).batch(3)
@@ -96,8 +96,7 @@ async def live(feed: af.Feed[Any], path: Path, end: str, count: int, pauses: lis
     return finished, looks
 
 
-@pytest.mark.wide
-@searched(100)
+@searched(20)
 @given(
     case=pipelines(),
     every=st.integers(1, 9) | st.integers(1, 9).map(lambda seconds: timedelta(seconds=seconds)),
@@ -136,8 +135,7 @@ def _at_end(path: Path) -> bool:
     return path.exists() and bool(file.read(path)["body"].get("ended"))
 
 
-@pytest.mark.wide
-@searched(60)
+@searched(12)
 @given(
     epochs=st.integers(1, 4),
     every=st.integers(1, 5),
@@ -176,8 +174,7 @@ def test_epochs_go_on_in_their_epoch(epochs: int, every: int, lives: list[list[i
         assert batches == expected[: left[number]]
 
 
-@pytest.mark.wide
-@searched(60)
+@searched(12)
 @given(
     consumers=st.integers(1, 5),
     every=st.integers(1, 6),

@@ -14,8 +14,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.inside import Tuner, turn_clock
-
-pytestmark = pytest.mark.wide
+from tests.searching import sampled
 
 
 class Store:
@@ -87,6 +86,7 @@ def speed(concurrency: Any, count: int, store: dict[str, Any]) -> float:
     return count / run_virtual(main)
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("count", "store", "fixed"),
     [
@@ -235,6 +235,7 @@ def failing() -> Any:
 class TestASlowTrainer:
     """A trainer that takes longer than the pipeline is kept busy by few calls: 320 items a second."""
 
+    @sampled(3)
     @pytest.mark.parametrize(
         ("make", "size"), [(steady, 8), (steady, 256), (bimodal, 8), (bimodal, 32), (tailed, 32), (drifting, 32)]
     )

@@ -12,7 +12,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.inside import turn_clock
-from tests.searched import searched
+from tests.searching import sampled
 
 
 @pytest.mark.parametrize("size", [1, 1000])
@@ -69,7 +69,8 @@ def test_a_function_that_waits_now_and_then_has_all_the_workers() -> None:
     assert most[0] == 20
 
 
-@pytest.mark.parametrize("seed", searched(50))
+@sampled(16)
+@pytest.mark.parametrize("seed", range(50))
 def test_nothing_is_lost_whoever_gives_way(seed: int) -> None:
     """Two stages that wait or not, for items small and large, while the clock jumps at random."""
     chance = random.Random(seed)

@@ -12,8 +12,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
 from tests.engine.failing import Oops, draw, raises_later
-
-pytestmark = pytest.mark.wide
+from tests.searching import sampled
 
 Stream = af.Pipeline[Any]
 
@@ -110,6 +109,7 @@ def at_once(x: Any) -> bool:
     return x is not None
 
 
+@sampled(80)
 @pytest.mark.parametrize("enough", ENOUGH)
 @pytest.mark.parametrize("far", FAR)
 @pytest.mark.parametrize("failing", FAILING)
@@ -128,6 +128,7 @@ def test_a_failure_behind_the_end_of_an_epoch_is_not_raised(
         assert (drawn.items, drawn.error) == (items, None)
 
 
+@sampled(40)
 @pytest.mark.parametrize("far", FAR)
 @pytest.mark.parametrize("failing", FAILING)
 def test_a_failure_before_the_end_of_an_epoch_is_raised(failing: str, far: str, seed: int) -> None:

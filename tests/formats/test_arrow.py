@@ -161,7 +161,6 @@ def test_batches_before_the_damage_are_delivered(way: str) -> None:
             next(feed)
 
 
-@pytest.mark.wide
 @both
 @pytest.mark.parametrize("packed", [None, "lz4"])
 def test_thousands_of_mutations_give_arrays_or_corrupt(way: str, packed: str | None) -> None:

@@ -7,7 +7,7 @@ import io
 import pickle
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -232,21 +232,27 @@ def test_the_file_is_closed_when_a_call_is_cancelled(
 def test_the_file_is_closed_when_it_opened_just_before_the_cancellation(path: Path) -> None:
     path.write_bytes(b"a\n")
 
-    class AtOnce(ThreadPoolExecutor):
-        """Has a result before the loop can hear of it."""
+    class Held(ThreadPoolExecutor):
+        """Has made each call when `submit` returns. The loop hears of it later."""
 
         def submit(self, fn: Any, /, *args: Any, **options: Any) -> Any:
-            future = super().submit(fn, *args, **options)
-            wait([future])
-            return future
+            done = super().submit(fn, *args, **options)
+            wait([done])
+            self.heard: Future[Any] = Future()
+            asyncio.get_running_loop().call_soon(self.tell, self.heard, done.result())
+            return self.heard
+
+        def tell(self, heard: Future[Any], result: Any) -> None:
+            if heard.set_running_or_notify_cancel():
+                heard.set_result(result)
 
     async def scenario() -> None:
-        with AtOnce(1) as threads:
+        with Held(1) as threads:
             asyncio.get_running_loop().set_default_executor(threads)
             task = asyncio.ensure_future(anext(lines(path)))
             while not is_open(path):
                 await asyncio.sleep(0)
-            task.cancel()
+            assert task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert not is_open(path)

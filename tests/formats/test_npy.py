@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import traceback
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -176,6 +177,22 @@ def test_an_unknown_version_is_corrupt() -> None:
 def test_a_header_that_describes_no_array_is_corrupt(header: str) -> None:
     with pytest.raises(Corrupt, match=r"^a\.npy has a broken \.npy header"):
         npy.decode(made(header, b"x" * 12), FILE)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "secret",
+        "{'secret': 1}",
+        "{'descr': 'secret', 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': 'secret'}",
+    ],
+)
+def test_the_error_of_a_header_does_not_show_its_text(header: str) -> None:
+    """Its cause does not show it, either."""
+    with pytest.raises(Corrupt, match="broken") as caught:
+        npy.decode(made(header), FILE)
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_header_that_is_too_long_is_corrupt_and_not_evaluated() -> None:

@@ -19,6 +19,7 @@ from asyncfeed.formats.base import StreamDecoder
 from asyncfeed.reading.file import File
 from asyncfeed.reading.stream import ByteStream
 from tests.reading.readers import KINDS, Folder
+from tests.searching import sampled
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,6 +64,7 @@ def test_the_records_of_many_files_come_in_order(folder: Folder) -> None:
     assert sum(map(len, shuffled)) == 10
 
 
+@sampled(16)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(0, 3 << 16), max_size=6))
 def test_records_of_any_size_come_whole_across_blocks(folder: Folder, sizes: list[int]) -> None:
@@ -102,6 +104,7 @@ def test_a_missing_file_is_an_error_of_its_own_and_can_be_skipped(folder: Folder
     assert list(files.flat_map(records, on_error="skip", skip_limit=1)) == [b"one"]
 
 
+@sampled(16)
 def test_a_file_is_read_no_further_than_it_is_wanted(folder: Folder, seed: int) -> None:
     """A hundred megabytes are in the file, and a few records of it are taken."""
     record = bytes(100_000)

@@ -95,6 +95,21 @@ def test_headers_for_all_members_and_sizes_in_pax_are_read() -> None:
     assert read(made.getvalue(), cuts=[513, 1030, 1600]) == [("3.txt", b"three")]
 
 
+def test_the_size_in_pax_counts_though_the_header_after_it_claims_more() -> None:
+    """What is read because of it holds other members, wherever the blocks are cut."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as out:
+        member = tarfile.TarInfo("1.txt")
+        member.size, member.pax_headers = 3, {"size": "3"}
+        out.addfile(member, io.BytesIO(b"one"))
+    member.size = 2000
+    claims = member.tobuf(tarfile.USTAR_FORMAT)
+    rest = [("2.txt", b"two"), ("3.txt", b"three")]
+    data = made.getvalue()[:1024] + claims + made.getvalue()[1536:2048] + archive(rest)
+    for cut in range(0, len(data), 256):
+        assert read(data, cuts=[cut]) == [("1.txt", b"one"), *rest]
+
+
 SPARSE = {
     "GNU.sparse.map": "0,4,1000,4", "GNU.sparse.size": "2000", "GNU.sparse.name": "s.bin", "GNU.sparse.numblocks": "2"
 }  # fmt: skip

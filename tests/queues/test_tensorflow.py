@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncfeed import queues
+from tests.searching import SEARCH
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -34,7 +35,7 @@ pytestmark = [
     ),
 ]
 
-PROGRAMS = int(os.environ.get("ASYNCFEED_PROGRAMS", "550"))  # for each of the four kinds
+PROGRAMS = max(50, int(150 * SEARCH))  # for each of the four kinds
 FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "202")
 
 

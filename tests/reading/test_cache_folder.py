@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import itertools
 import os
 import subprocess
@@ -233,6 +234,27 @@ def test_two_processes_fill_one_folder_at_once(files: Path, folder: Path) -> Non
     items, did = run(af.files(f"{files}/*.npy").cache(folder).load(af.npy).batch(4))
     assert right(items)
     assert did == {"hits": COUNT + 1}
+
+
+def test_processes_of_two_containers_may_have_one_number(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process has a copy of the module, and writes an entry while this one does."""
+    spec = importlib.util.spec_from_file_location("in_another_container", cache_folder.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    other = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(other)
+    monkeypatch.setattr(cache_folder, "_numbers", itertools.count())  # both are new processes
+    replace, kept = os.replace, []
+
+    def replace_later(*names: Any) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        kept.append(other.CacheFolder(str(folder)).keep(name(2), [bytearray(10)], NO_LIMIT))
+        replace(*names)
+
+    monkeypatch.setattr(os, "replace", replace_later)
+    kept.append(CacheFolder(str(folder)).keep(name(1), [bytearray(10)], NO_LIMIT))
+    assert kept == [True, True]
+    assert len(entries(folder)) == 2
 
 
 def test_what_a_killed_process_was_writing_is_removed_when_it_is_old(store: VersionStore, folder: Path) -> None:

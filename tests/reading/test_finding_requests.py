@@ -24,8 +24,8 @@ from asyncfeed.reading.objects import POLICY
 from asyncfeed.reading.requests import Requests
 from asyncfeed.stats import SlowPaths
 from asyncfeed.testing import run_virtual
+from tests.searching import sampled
 
-pytestmark = pytest.mark.wide
 RUNS = 5
 """Number of runs, each with other delays of retries. The median counts. Threads make no two runs the same."""
 
@@ -189,6 +189,7 @@ def test_without_a_limit_nothing_configured_is_near_the_best_fixed_number() -> N
         assert sum(items_a_second("auto", 7, 10, latency=latency)) >= 0.9 * best
 
 
+@sampled(1)
 @pytest.mark.parametrize("kind", ["rate", "refuses"])
 @pytest.mark.parametrize("limit", [300, 2000])
 def test_a_limit_of_the_store_is_found(kind: str, limit: float) -> None:
@@ -203,6 +204,7 @@ def test_a_store_that_is_easily_overrun_is_not_overrun() -> None:
     assert sum(items_a_second("auto", 7, 10, crowd=60)) >= 0.9 * best
 
 
+@sampled(1)
 @pytest.mark.parametrize("kind", ["rate", "refuses"])
 @pytest.mark.parametrize(("before", "after"), [(1500, 400), (400, 1500)])
 def test_a_limit_that_changes_is_followed(kind: str, before: float, after: float) -> None:
@@ -218,6 +220,7 @@ def test_a_store_that_is_farther_away_half_way_is_followed() -> None:
     assert sum(items_a_second("auto", 10, 13, changes=[(5.0, {"latency": 0.15})])) >= 0.9 * best
 
 
+@sampled(1)
 @pytest.mark.parametrize("store", [{"latency": 0.1}, {"refuses": 1000}], ids=["far away", "refuses"])
 def test_single_objects_are_read_as_well_as_batches(store: dict[str, Any]) -> None:
     single, batches = (
@@ -230,6 +233,7 @@ def test_a_fixed_number_is_kept() -> None:
     assert sum(items_a_second(10, 1, 3, size=None)) == pytest.approx(2 * 10 / 0.03, rel=0.02)
 
 
+@sampled(1)
 @pytest.mark.parametrize("size", [None, 32], ids=["single objects", "batches"])
 def test_a_slow_tail_costs_a_tenth_of_the_rate_and_few_more_requests(size: int | None) -> None:
     """Also at the start, when nobody knows what is slow, and where the requests beside slow ones are slow, too."""

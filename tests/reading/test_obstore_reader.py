@@ -79,6 +79,22 @@ def test_requests_are_under_way_at_the_same_time_and_no_more_than_the_limit(serv
     assert (server.at_once, server.requests["GET"]) == (7, 60)
 
 
+def test_a_number_of_requests_that_is_given_holds_from_the_first_one_on(server: ObjectServer) -> None:
+    """It need not grow: behind a server that hangs, none is answered."""
+    server.faults.add("stall")
+    store = store_of(server, max_requests=40)
+
+    async def main() -> None:
+        async with open_reader(store) as reader:
+            reading = asyncio.gather(*(reader.read(files_of(store)) for _ in range(3)))
+            assert await asyncio.to_thread(server.wait_until, lambda: server.requests["GET"] == 40)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+
+    asyncio.run(main())
+
+
 def test_a_slow_request_does_not_keep_others_from_starting(server: ObjectServer) -> None:
     """The slow one is the first, and all others are answered before it is."""
     server.faults.add("stall", where=lambda key: key == "00")
@@ -270,10 +286,14 @@ def test_parts_of_two_versions_are_never_mixed(server: ObjectServer, method: str
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("how", ["without quotes", "weak"])
+@pytest.mark.parametrize("how", ["without quotes", "weak", "answered without quotes"])
 def test_etags_are_the_same_version_however_they_are_written(server: ObjectServer, how: str) -> None:
-    """A listing of Azure has them without quotes. A weak one never matches in a request, and is compared later."""
-    server.lists_quotes = how == "weak"
+    """A listing of Azure has them without quotes. A weak one never matches in a request, and is compared later.
+
+    Some stores answer without quotes.
+    """
+    server.lists_quotes = how != "without quotes"
+    server.answers_quotes = how != "answered without quotes"
     if how == "weak":
         server.etags["bucket", "big"] = 'W/"1"'
     store = store_of(server, verify="etag")

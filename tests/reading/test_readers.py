@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import asyncfeed as af
 from asyncfeed.reading import scope
 from asyncfeed.reading.reader import Reader
 from tests.reading.readers import KINDS, Folder, open_reader, streamed
+from tests.searching import sampled
 
 DATA = b"0123456789"
 
@@ -138,6 +141,7 @@ def test_a_missing_file_is_named(folder: Folder, call: Call) -> None:
         assert error.filename == file.path
 
 
+@sampled(24)
 @pytest.mark.parametrize("now", [b"012", b"0123456789abc", b""])
 def test_a_file_whose_size_changed_since_it_was_listed_is_corrupt(folder: Folder, call: Call, now: bytes) -> None:
     (listed,) = call("look", [folder.file("a")])
@@ -199,8 +203,17 @@ def test_a_stream_of_a_missing_file_raises_it_by_name(folder: Folder) -> None:
 def test_a_reader_goes_on_after_a_call_was_cancelled(folder: Folder) -> None:
     """Memory that was to be filled is not written into afterwards."""
     outside_a_run(folder)
+    cancelled = threading.Event()
+    cancelled.set()
+
+    class Late(ThreadPoolExecutor):
+        """Begins no call before the cancellation. Otherwise the call may have ended by then."""
+
+        def submit(self, fn: Any, /, *args: Any, **options: Any) -> Any:
+            return super().submit(lambda: cancelled.wait() and fn(*args, **options))
 
     async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(Late())
         async with open_reader(folder.store) as reader:
             room = bytearray(10)
             for method, *args in (
@@ -209,9 +222,11 @@ def test_a_reader_goes_on_after_a_call_was_cancelled(folder: Folder) -> None:
                 ("read_ranges", folder.file("a"), [(0, 3)]),
                 ("look", [folder.file("a")]),
             ):
+                cancelled.clear()
                 task = asyncio.ensure_future(getattr(reader, method)(*args))
                 await asyncio.sleep(0)
-                task.cancel()
+                assert task.cancel()
+                cancelled.set()
                 with pytest.raises(asyncio.CancelledError):
                     await task
             assert [each.tobytes() for each in await reader.read([folder.file("a")])] == [DATA]  # type: ignore[union-attr]

@@ -420,6 +420,28 @@ def test_a_ring_whose_call_fails_is_not_used_again(folder: Path, monkeypatch: py
 
 
 @needs_ring
+def test_the_files_behind_a_call_that_broke_the_ring_are_read_without_it(
+    folder: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of a call were read, and their slots are not free again."""
+    files = [File(str(folder / "whole"), SIZE)] * 20
+    real = ring.call
+
+    def call(number: int, *args: Any, **how: Any) -> int:
+        if number == ring._REGISTER and args[1] == ring._UPDATE:
+            raise OSError(errno.ENOMEM, "no memory")
+        return real(number, *args, **how)
+
+    def read() -> list[Any]:
+        with closing(UringReader(10)) as reader:
+            return read_with(reader, files)
+
+    monkeypatch.setattr(ring, "call", call)
+    assert in_thread(read) == [(folder / "whole").read_bytes()] * 20
+    assert calls == [10]
+
+
+@needs_ring
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGALRM")
 def test_signals_while_files_are_read(folder: Path) -> None:
     files = [File(str(folder / "whole"), SIZE)] * 2000
@@ -445,7 +467,6 @@ def test_signals_while_files_are_read(folder: Path) -> None:
 
 
 @needs_ring
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_uses_no_ring_of_its_parent(folder: Path) -> None:
     files = [File(str(folder / "whole"), SIZE)] * 100
     expected = [(folder / "whole").read_bytes()] * 100
@@ -520,6 +541,45 @@ def test_a_variable_turns_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert "without io_uring: ASYNCFEED_IO_URING is 0" in pipeline_of(tmp_path).explain()
     finally:
         uring_reader.decided.cache_clear()
+
+
+def test_threads_that_decide_at_once_say_once_that_there_is_no_ring(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    others: list[threading.Thread] = []
+
+    def try_ring() -> str:
+        if not others:
+            others.append(threading.Thread(target=uring_reader.refusal))
+            others[0].start()
+            others[0].join(0.3)  # it waits until this thread has decided
+        return "no ring today"
+
+    monkeypatch.setattr(uring_reader, "_try_ring", try_ring)
+    uring_reader.decided.cache_clear()
+    try:
+        with caplog.at_level(logging.INFO, "asyncfeed"):
+            assert uring_reader.refusal() == "no ring today"
+            others[0].join()
+    finally:
+        uring_reader.decided.cache_clear()
+    assert [each.message for each in caplog.records] == ["local files are read without io_uring: no ring today"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent_that_decides() -> None:
+    uring_reader.refusal()
+    with uring_reader._deciding.lock:
+        child = os.fork()
+        if not child:
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(20)  # it ends a child that waits
+                uring_reader.refusal()
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @needs_ring
@@ -625,7 +685,6 @@ def test_a_consumer_that_is_cancelled_at_any_step_leaves_nothing(
 
 
 @needs_ring
-@pytest.mark.wide
 def test_many_files_with_faults_and_runs_that_are_left(tmp_path: Path) -> None:
     """10^5 reads of files, of which some are replaced by others or removed while they are read."""
     pipeline = pipeline_of(tmp_path, 2000).repeat(50)

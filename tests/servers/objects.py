@@ -40,6 +40,8 @@ class ObjectServer:
         """Versions that are not made from the contents."""
         self.lists_quotes = True
         """Whether a listing has the quotes around an etag. Azure's has none."""
+        self.answers_quotes = True
+        """Whether the answer to a request for an object has them."""
         self.lists_sorted = True
         """Whether a listing is in the order of the keys, as S3 has it. Its directory buckets have no order."""
         self.requests: Counter[str] = Counter()
@@ -189,6 +191,7 @@ class _Connection(asyncio.Protocol):
         etag = self._server.etag(bucket, key)
         if "if-match" in headers and (headers["if-match"] != etag or etag.startswith("W/")):
             return refused(412, kind)
+        etag = etag if self._server.answers_quotes else etag.strip('"')
         out = {"ETag": etag, "Last-Modified": DATE, "Accept-Ranges": "bytes"}
         status, body = 200, data
         if "range" in headers:

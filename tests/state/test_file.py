@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import signal
@@ -16,6 +18,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.state import file
 from asyncfeed.state.envelope import MAX_BYTES, seal, unseal
+from asyncfeed.writing import whole
 from tests.state.described import of
 
 OWN = of(af.items(range(10)).batch(2))
@@ -95,6 +98,25 @@ def test_if_writing_fails_the_old_state_stays_and_nothing_else(
     with pytest.raises((OSError, KeyboardInterrupt)):
         file.write(path, state(2))
     monkeypatch.undo()
+    assert file.read(path) == state(1)
+    assert os.listdir(path.parent) == [path.name]
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk that takes no more."""
+
+    def write(self, _: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_on_a_full_disk_nothing_stays_of_a_file_that_cannot_be_closed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short state is held in memory until the file is flushed. That fails, and closing tries it again."""
+    file.write(path, state(1))
+    monkeypatch.setattr(whole, "open", lambda name, mode: io.BufferedWriter(FullDisk(name, mode)), raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        file.write(path, seal(OWN, {"next": 2}))
     assert file.read(path) == state(1)
     assert os.listdir(path.parent) == [path.name]
 

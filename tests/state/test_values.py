@@ -156,6 +156,17 @@ def test_fields_of_other_objects_count_whatever_they_are_called() -> None:
     assert known(Augment(2)) != known(Augment(3))
 
 
+def test_an_object_with_a_method_of_a_stage_is_no_stage() -> None:
+    @dataclass
+    class Policy:
+        size: int = 1
+
+        def deciding(self) -> int:
+            return 0
+
+    assert known(Policy(2)) != known(Policy(3))
+
+
 SIMPLE = st.integers(-3, 3) | st.text("ab", max_size=2) | st.none() | st.binary(max_size=1)
 
 

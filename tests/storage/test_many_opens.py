@@ -14,6 +14,7 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.testing import no_leaks
+from tests.searching import sampled
 from tests.servers.faults import Faults
 from tests.servers.objects import ObjectServer, serving
 from tests.servers.running import open_sockets, wait_for_sockets
@@ -80,6 +81,7 @@ def fail(pipeline: af.Pipeline[Any]) -> None:
             pass
 
 
+@sampled(1)
 @pytest.mark.parametrize("use", [read_a_bit, leave_by_an_error, leave_async_by_an_error, fail])
 def test_nothing_is_left_of_many_opens(server: ObjectServer, use: Callable[[af.Pipeline[Any]], None]) -> None:
     """No task, thread, socket, file or object, whether requests fail or not."""
@@ -130,7 +132,7 @@ def test_what_obstore_keeps_of_a_request_keeps_no_thread(
     assert kept
 
 
-@pytest.mark.wide
+@sampled(1)
 @pytest.mark.parametrize("use", [read_all, break_async, fail])
 def test_memory_does_not_grow_with_the_number_of_opens(
     server: ObjectServer, use: Callable[[af.Pipeline[Any]], None]

@@ -140,6 +140,18 @@ def test_an_object_that_makes_no_array_is_refused(leaf: Any) -> None:
         collate([(0, 1), (leaf, 1)], name)
 
 
+class Answers:
+    """An object that answers to every name, as mocks do."""
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_: None
+
+
+def test_an_object_that_answers_to_every_name_is_no_array() -> None:
+    with pytest.raises(ValueError, match=r"s0.npy is a .*Answers, which makes no array"):
+        collate([Answers()], name)
+
+
 def test_arrays_of_objects_made_on_purpose_are_stacked() -> None:
     """Whoever makes such an array knows what is in it."""
     sample = np.array([{1}, None], object)

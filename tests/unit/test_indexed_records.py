@@ -80,7 +80,6 @@ SAMPLES = st.dictionaries(
 )
 
 
-@pytest.mark.wide
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SAMPLES, min_size=1, max_size=3), st.sampled_from(FORMATS[1:]), st.booleans())
 def test_the_samples_by_number_are_those_of_the_stream(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import asyncfeed as af
@@ -22,8 +22,9 @@ from asyncfeed.stages.read_rows import LayoutMismatch
 from asyncfeed.stages.steps import MemberError
 from asyncfeed.testing import Leaks
 from tests.engine.inside import as_run, place_of_batch
+from tests.searching import searched
 
-many = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+many = searched(40)
 
 
 @pytest.fixture(autouse=True, params=["through a ring", "by threads"])
@@ -91,7 +92,6 @@ def arrays_like(draw: st.DrawFn) -> list[np.ndarray]:
     return arrays
 
 
-@pytest.mark.wide
 @many
 @given(arrays=arrays_like(), size=st.integers(1, 5), drop=st.booleans(), harm=st.integers(0, 6))
 def test_batches_are_bit_equal(
@@ -123,7 +123,6 @@ def test_batches_are_bit_equal(
     assert leaks.files() == []
 
 
-@pytest.mark.wide
 @many
 @given(
     sizes=st.lists(st.integers(0, 9), min_size=1, max_size=9),
@@ -173,7 +172,6 @@ def archives_like(draw: st.DrawFn) -> list[dict[str, np.ndarray]]:
     return archives
 
 
-@pytest.mark.wide
 @many
 @given(
     archives=archives_like(),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed.stages.deal import Deal, Dealing
+from tests.searching import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +71,7 @@ SIZED = af.items(range(53))
 # -- what is in a part
 
 
+@sampled(24)
 @pytest.mark.parametrize(
     "whole",
     [

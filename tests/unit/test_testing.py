@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 import time
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -289,6 +290,28 @@ class Thing:
     pass
 
 
+def test_a_task_that_is_reported_while_it_is_collected_does_not_live_on() -> None:
+    """On Python 3.15 its weak references end after the report, so the report must not keep it."""
+
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)
+        task = asyncio.create_task(wait_for_nothing())
+        await asyncio.sleep(1)
+        dropped = weakref.ref(task)
+        del task
+        gc.collect()
+        assert dropped() is None
+        report = loop.complaints.pop()
+        assert "destroyed" in report["message"]
+        assert report["task"].startswith("<Task pending")
+
+    async def wait_for_nothing() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    run_virtual(main())
+
+
 def test_no_leaks_passes_where_there_are_none(seed: int) -> None:
     with no_leaks(types=(Thing,)):
         run_virtual(interleaving, seed=seed)
@@ -548,7 +571,7 @@ def test_a_task_that_waits_for_ever_after_is_named() -> None:
 
     with pytest.raises(Deadlock) as caught:
         cancel_everywhere(main)
-    assert "cancelled at turn 1" in caught.value.__notes__[0]
+    assert "cancelled at turn 1" in "\n".join(caught.value.__notes__)
 
 
 def test_the_sweep_leaves_nothing_behind() -> None:

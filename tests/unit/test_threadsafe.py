@@ -269,6 +269,35 @@ def test_a_draw_that_is_closed_gives_its_turn_to_the_next(seed: int, turns: int)
     assert run_virtual(main, seed=seed) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("has_turn", [False, True])
+def test_a_draw_that_is_closed_does_not_hold_up_the_next(has_turn: bool, seed: int) -> None:
+    """It waits for its turn, or has been given it and has not gone on."""
+
+    async def main() -> list[int]:
+        entered = asyncio.Event()
+
+        async def numbers() -> AsyncIterator[int]:
+            entered.set()
+            await asyncio.sleep(1)
+            yield 0
+            yield 1
+
+        shared = af.threadsafe(numbers())
+        first = asyncio.ensure_future(anext(shared))
+        await entered.wait()
+        closed = shared.__anext__()
+        closed.send(None)
+        other = asyncio.ensure_future(anext(shared))
+        if has_turn:
+            await first
+        closed.close()
+        got = await asyncio.gather(first, other)
+        await shared.aclose()
+        return got
+
+    assert run_virtual(main, seed=seed) == [0, 1]
+
+
 def test_a_draw_that_times_out_leaves_its_item_to_the_next(seed: int) -> None:
     async def main() -> None:
         async def slow() -> AsyncIterator[int]:

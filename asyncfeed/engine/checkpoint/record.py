@@ -43,6 +43,8 @@ class Came(NamedTuple):
 
     positions: Positions
     facts: list[Any] | None
+    made: int
+    """Number of results that the algorithm made of them."""
 
 
 CUT = "cut"
@@ -60,10 +62,12 @@ class Record:
         self._algorithm = algorithm
         self.events: Log[Event] = Log()
 
-    def note_items(self, items: list[Any], positions: Positions) -> None:
-        """Note items that came."""
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
+        """Push items that came, and note them. Facts are taken out first, because `push` may change the items."""
         facts = [self._algorithm.fact(item) for item in items] if self._algorithm.looks else None
-        self.events.append(Came(positions, facts))
+        made = self._algorithm.push(items, positions)
+        self.events.append(Came(positions, facts, len(made[1])))
+        return made
 
     def note_end(self, boundary: EpochEnd) -> None:
         """Note an end, whether the algorithm flushes there or not."""

@@ -24,6 +24,7 @@ from asyncfeed.engine.emitter import TransformLink
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.epoch_end import EpochEnd
+from asyncfeed.errors import StateError
 from asyncfeed.position import (
     NOWHERE,
     Position,
@@ -264,7 +265,14 @@ class LinkStation:
             stand_in = twin.algorithm.stand_in
             count = len(event.positions)
             items = [stand_in()] * count if event.facts is None else list(map(stand_in, event.facts))
-            self._add(twin.algorithm.push(items, event.positions))
+            made = twin.algorithm.push(items, event.positions)
+            if len(made[1]) != event.made:
+                raise StateError(
+                    f"{self._name} made {event.made} results of {count} items, and {len(made[1])} of stand-ins: "
+                    f"{type(twin.algorithm).__name__} looks at the items, so it must set `looks`, and say with "
+                    "`fact` and `stand_in` what it sees in one"
+                )
+            self._add(made)
             self._last = event.positions[-1]
         elif event is CUT:
             self._add(twin.algorithm.flush())

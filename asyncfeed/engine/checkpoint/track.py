@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from asyncfeed.engine.checkpoint.children import ChildrenStation
@@ -22,6 +23,7 @@ from asyncfeed.engine.checkpoint.unordered import UnorderedStation
 from asyncfeed.engine.constants import RECORDED_EVENTS, TRACKED_EVENTS
 from asyncfeed.engine.emitter import Link, TransformLink
 from asyncfeed.engine.epochs import EpochCounter
+from asyncfeed.engine.interruptions import calmly
 from asyncfeed.engine.order.expansions import Expansions
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.epoch_end import RESTORED, EpochEnd
@@ -96,10 +98,14 @@ class Track:
         """Add the station of an algorithm to the chain. If it is `timed`, what it makes depends on the time."""
         if self.refused:
             return
-        try:
-            self._add(LinkStation(self.last, self.root, link, name, timed=timed))
-        except NotImplementedError:
-            self.refuse(f"{name} does not say what it holds: its algorithm has no `state` and `restore`")
+        if missing := link.algorithm.undeclared():
+            lacks = f"{type(link.algorithm).__name__} lacks " + ", ".join(f"`{each}`" for each in missing)
+            self.refuse(
+                f"{name} does not say what a state needs: its algorithm {lacks}; "
+                "write them, or inherit from asyncfeed.stages.Arranging if each result is an item that came in"
+            )
+            return
+        self._add(LinkStation(self.last, self.root, link, name, timed=timed))
 
     def note_shard(self, nodes: Sequence[Node]) -> None:
         """Note that these stages are at the last station. One of them may be a `shard`."""
@@ -154,9 +160,13 @@ class Track:
             return
         self._puts.append((chunk.positions, boundary))
         waiting = sum(each.waiting for each in self.stations)
-        if len(self._puts) + waiting > TRACKED_EVENTS and self._lock.acquire(blocking=False):
+        if len(self._puts) + waiting > TRACKED_EVENTS:
+            calmly(partial(self._catch_up, gone()[0]))  # `gone` takes the lock of the queue: not inside this one
+
+    def _catch_up(self, taken: int) -> None:
+        if self._lock.acquire(blocking=False):
             try:
-                self._follow(gone()[0])
+                self._bring(taken)
                 if not self.refused:
                     self._states()  # so stations forget labels that nobody needs
             finally:
@@ -165,11 +175,14 @@ class Track:
     def state(self, taken: int, epochs_left: int = 0) -> dict[str, Any]:
         """Return the state after this number of items, as JSON.
 
-        `epochs_left` says how many epochs of the last `repeat` the consumer has left, to their end or before.
+        `epochs_left` says how many epochs of the last `repeat` the consumer has left, to their end or before. Any
+        thread and any signal handler may call this.
         """
+        return calmly(partial(self._state, taken, epochs_left))
+
+    def _state(self, taken: int, epochs_left: int) -> dict[str, Any]:
         with self._lock:
-            if not self.refused:
-                self._follow(taken)
+            self._bring(taken)
             if self.refused:
                 raise StateError(self.refused)
             passes = self.root.epochs.passes
@@ -191,6 +204,16 @@ class Track:
             needed.update((id(need.station), need) for need in needs)
             states.append(its)
         return states[::-1]
+
+    def _bring(self, taken: int) -> None:
+        """Bring all stations to the place after `taken` items. Take no states if one of them cannot go there."""
+        if self.refused:
+            return
+        try:
+            self._follow(taken)
+        except StateError as error:
+            self.refuse(str(error))
+            self._close()
 
     def _follow(self, taken: int) -> None:
         """Bring all stations to the place after `taken` items."""

@@ -150,17 +150,21 @@ class MergeStep(Step):
         came: dict[Position, Any] = {}
         record, branch.record = branch.record, None  # these items were received, or later stages have them
         while True:
-            chunk = await branch.pull()
+            chunk = await self._next_of(branch)
             branch.nbytes += chunk.nbytes
             came.update(zip(map(canonical, chunk.positions), chunk.items, strict=True))
             if chunk.failure is not None or chunk.boundary is RESTORED:
                 branch.failure, branch.record = chunk.failure, record
                 return came
 
-    async def _pull(self, branch: Branch) -> None:
+    async def _next_of(self, branch: Branch) -> Chunk:
+        """Wait for the next chunk of a branch. One of its items may be next, so one that waits may come in."""
         if self.budget.waiting:
-            self.budget.wake_waiters()  # the merge waits for a branch, so an item of the branch may be next
-        chunk = await branch.pull()
+            self.budget.wake_waiters()
+        return await branch.pull()
+
+    async def _pull(self, branch: Branch) -> None:
+        chunk = await self._next_of(branch)
         if chunk.boundary is RESTORED:
             chunk.boundary = None  # nothing of this input is wanted again
         branch.items.extend(chunk.items)

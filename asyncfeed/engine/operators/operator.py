@@ -123,7 +123,7 @@ class Operator(Step):
         self._ends_sent = EpochsEnded(self.levels)
         """The ends of epochs that were sent on."""
         self._sent_count = 0
-        """Number of results that were sent on."""
+        """Number of results that were sent on. What a run that resumes sends again was counted before."""
         self._pending_end: Piece | None = None
         """The end to send when the epoch of a failed item is skipped."""
         self.record: WorkRecord | None = None
@@ -212,6 +212,7 @@ class Operator(Step):
         if isinstance(piece, ChildPiece) and self.record is not None and self.record.sends_again:
             # An item of which later stages held children. What fails behind these comes again behind `RESTORED`.
             piece.failures.clear()
+        counted = self.skipped is not None and self.skipped.sends_again
         if pending is None:
             self._note(piece, skips=skips)
         results, positions, failure = piece.results, piece.positions, None
@@ -221,7 +222,8 @@ class Operator(Step):
             index, failure = self._first_failure(piece)
             if failure is not None:
                 results, positions = results[:index], positions[:index]
-        self._sent_count += len(results)
+        if not counted:
+            self._sent_count += len(results)
         nbytes = piece.nbytes if results is piece.results else total_size(results)
         self.budget.charge(piece.charge_change + nbytes - piece.nbytes)
         if failure is not None:

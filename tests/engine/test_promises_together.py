@@ -1,0 +1,226 @@
+"""Where two promises meet: each holds alone, and these tests ask for several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import asyncfeed as af
+from asyncfeed.stages import Algorithm, Arranging, Held, Node, Unknown, Work
+from asyncfeed.testing import run_virtual
+
+
+class Bad(Exception):
+    """What the functions here fail with."""
+
+
+def fails_for_every_fifth(number: int) -> int:
+    if number % 5 == 4:
+        raise Bad(number)
+    return number
+
+
+def outcome(pipeline: af.Pipeline[Any], each: int | None) -> tuple[list[Any], str]:
+    """Return what a pipeline delivers, and how it ends. With `each`, it is resumed after so many items, always."""
+    items: list[Any] = []
+    state = None
+    while True:
+        with pipeline.open(state=state) as feed:
+            try:
+                for count, item in enumerate(feed, start=1):
+                    items.append(item.tolist() if hasattr(item, "tolist") else item)
+                    if count == each:
+                        break
+                else:
+                    return items, "end"
+            except Bad as error:
+                return items, str(error)
+            state = feed.state_dict()
+
+
+NUMBERS = af.items(range(400))
+RATE = {"on_error": "skip", "skip_limit": 0.19}
+
+
+@pytest.mark.parametrize("each", [1, 2, 7])
+@pytest.mark.parametrize("pipeline", [
+    NUMBERS.filter(lambda x: fails_for_every_fifth(x) >= 0, **RATE).flat_map(lambda x: [x] * 3),
+    NUMBERS.map(fails_for_every_fifth, **RATE).batch(3),
+    NUMBERS.map(fails_for_every_fifth, **RATE).window(4, stride=2),
+    NUMBERS.map(fails_for_every_fifth, **RATE).shuffle(seed=3, buffer=9),
+    NUMBERS.map(fails_for_every_fifth, **RATE).map(lambda x: [x] * 3).flat_map(lambda x: x).batch(4),
+    NUMBERS.repeat(2).map(fails_for_every_fifth, on_error="skip", skip_limit=0.21).batch(7),
+    NUMBERS.flat_map(lambda x: [x] * 2).map(fails_for_every_fifth, **RATE).batch(3),
+], ids=["filter, flat_map", "map, batch", "window", "shuffle", "flat_map", "enough", "behind flat_map"])  # fmt: skip
+def test_a_rate_of_failures_survives_resumes(pipeline: af.Pipeline[Any], each: int) -> None:
+    """What later stages hold is sent again after a resume. It is counted once."""
+    assert outcome(pipeline, each) == outcome(pipeline, None)
+
+
+# -- algorithms of one's own, and states
+
+
+class Keeps(Algorithm):
+    """An algorithm with a state, which holds nothing."""
+
+    def state(self) -> Held:
+        return Held([], (), {})
+
+    def restore(self, held: Held) -> None:
+        pass
+
+
+class Undo(Keeps):
+    """Takes pairs apart. It does not say how a result is made again."""
+
+    def push(self, items: list[Any], positions: Any) -> Any:
+        return [item for _, item in items], positions
+
+    def stand_in(self, fact: Any = None) -> Any:
+        return None, None
+
+
+class DropsFive(Arranging):
+    """Looks at the items, and does not say so."""
+
+    def push(self, items: list[Any], positions: Any) -> Any:
+        kept = [(item, at) for item, at in zip(items, positions, strict=True) if item != 5]
+        return [item for item, _ in kept], [at for _, at in kept]
+
+    def state(self) -> Held:
+        return Held([], (), {})
+
+    def restore(self, held: Held) -> None:
+        pass
+
+
+class DropsFiveAndSaysSo(DropsFive):
+    looks = True
+
+    def fact(self, item: Any) -> Any:
+        return item
+
+    def stand_in(self, fact: Any = None) -> Any:
+        return fact
+
+
+@dataclass(frozen=True)
+class Own(Node):
+    """A stage with these steps."""
+
+    made: Any
+    method: ClassVar[str] = "own"
+
+    def steps(self) -> Any:
+        return self.made()
+
+    def axes(self, upstream: Any, *, endless: bool) -> Any:
+        return Unknown()
+
+
+def own(*steps: Any) -> Own:
+    return Own(lambda: [step() if isinstance(step, type) else step for step in steps])
+
+
+def test_a_stage_that_does_not_say_how_results_are_made_again_has_no_state() -> None:
+    judge = Work(lambda x: (x % 2 == 0, x), "thread")
+    with af.items(range(12)).then(own(judge, Undo)).batch(4).open() as feed:
+        assert next(feed).tolist() == [0, 1, 2, 3]
+        with pytest.raises(af.StateError, match=r"algorithm Undo lacks `looks`, `inputs`, `remake`; .*Arranging"):
+            feed.state_dict()
+        assert [batch.tolist() for batch in feed] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_a_stage_that_drops_by_value_and_does_not_say_so_has_no_state() -> None:
+    """Its twin, which gets stand-ins, makes another number of results. The run goes on."""
+    with af.items(range(12)).repeat(1).then(own(DropsFive)).batch(4).open() as feed:
+        assert [batch.tolist() for batch in (next(feed), next(feed))] == [[0, 1, 2, 3], [4, 6, 7, 8]]
+        with pytest.raises(af.StateError, match=r"DropsFive looks at the items, so it must set `looks`"):
+            feed.state_dict()
+        assert next(feed).tolist() == [9, 10, 11]
+
+
+@pytest.mark.parametrize("cut", range(4))
+def test_a_stage_that_drops_by_value_and_says_so_resumes(cut: int) -> None:
+    pipeline = af.items(range(12)).repeat(1).then(own(DropsFiveAndSaysSo)).batch(4)
+    with pipeline.open() as feed:
+        before = [next(feed).tolist() for _ in range(cut)]
+        state = feed.state_dict()
+    after = [batch.tolist() for batch in pipeline.open(state=state)]
+    assert before + after == [[0, 1, 2, 3], [4, 6, 7, 8], [9, 10, 11]]
+
+
+# -- merges, states and small limits
+
+
+def counted_up(number: int) -> Iterator[int]:
+    yield from range(number % 3)
+
+
+MERGES = {
+    "mix": af.mix(af.items(range(20)).map(lambda x: x), af.items(range(20, 43)), seed=5),
+    "mix of streams": af.mix(af.items(range(20)).flat_map(counted_up), af.items(range(23)), seed=5),
+    "concat": af.concat(af.items(range(9)).filter(bool), af.items(range(20)).map(lambda x: x)),
+    "zip": af.zip(af.items(range(20)).filter(lambda _: True), af.items(range(20)).map(lambda x: x)),
+}
+BEHIND = {
+    "items": lambda merged: merged,
+    "batches": lambda merged: merged.batch(4, collate=list),
+    "shuffled": lambda merged: merged.shuffle(seed=1, buffer=5).batch(3, collate=list),
+}
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("kind", MERGES)
+@pytest.mark.parametrize("limit", [1, 100, 1_000, 100_000])
+def test_a_merge_goes_on_under_any_memory_limit(kind: str, behind: str, limit: int, seed: int) -> None:
+    """Items that come again have no room beside each other. The next one of each input is always let in."""
+    pipeline = BEHIND[behind](MERGES[kind])
+    whole = list(pipeline)
+
+    async def main(count: int) -> None:
+        async with pipeline.open(memory_limit=limit) as feed:
+            before = [await anext(feed) for _ in range(count)]
+            state = feed.state_dict()
+        async with pipeline.open(state=state, memory_limit=limit) as feed:
+            assert before + [item async for item in feed] == whole
+
+    for count in range(0, len(whole) + 1, 3):
+        run_virtual(main(count), seed=seed)
+
+
+# -- the user's arrays
+
+
+def in_place(row: Any) -> Any:
+    row += 1
+    return row
+
+
+@pytest.mark.parametrize("source", [
+    lambda data: af.arrays(data),
+    lambda data: af.items(data),
+    lambda data: af.arrays(data, data).map(lambda pair: pair[0]),
+    lambda data: af.arrays({"x": data}).map(lambda tree: tree["x"]),
+    lambda data: af.arrays(data).shuffle(seed=1),
+], ids=["arrays", "items", "tuple", "dict", "shuffled"])  # fmt: skip
+def test_a_map_in_place_does_not_change_the_users_arrays(source: Any) -> None:
+    data = np.zeros((3, 2))
+    with pytest.raises(ValueError, match="read-only") as caught:
+        list(source(data).map(in_place))
+    assert "write item.copy() and change the copy" in "\n".join(caught.value.__notes__)
+    assert not data.any() and data.flags.writeable
+    assert [row.tolist() for row in source(data).map(lambda row: in_place(row.copy()))] == [[1, 1]] * 3
+
+
+@pytest.mark.parametrize(
+    "stage", [lambda rows: rows.window(2), lambda rows: rows.batch(2), lambda rows: rows.repeat(1).window(2)]
+)
+def test_windows_and_batches_of_the_users_arrays_are_copies(stage: Any) -> None:
+    data = np.zeros((4, 2))
+    assert all(batch.sum() == 4 for batch in stage(af.arrays(data)).map(in_place))
+    assert not data.any()
