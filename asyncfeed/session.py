@@ -16,7 +16,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from asyncfeed.engine.coroutines import report_held_up
+from asyncfeed.engine.coroutines import report_held_up, running_loop
 from asyncfeed.engine.interruptions import has_interrupted
 from asyncfeed.engine.ready import get_ready, import_state, is_ready
 from asyncfeed.errors import ClosedError, StateError
@@ -182,7 +182,7 @@ class Session:
 
     async def begin_async(self) -> Run:
         """Start on the running loop, unless the run has started."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         if not is_ready():
             await get_ready()
         with self._starting:

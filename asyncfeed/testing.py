@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 import asyncfeed.engine.everything  # noqa: F401 - otherwise the first run of a process takes more turns
+from asyncfeed.engine.loops import new_event_loop
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -323,6 +324,7 @@ class Leaks:
         self._types = (*types, asyncio.Task) if tasks else types
         self._patience = patience
         self._threads = weakref.WeakSet(threading.enumerate())
+        new_event_loop().close()  # the first one of uvloop makes a pipe that stays
         self._files = _open_files()
         self._objects = {id(o): _reference(o) for o in self._instances()}
 
@@ -350,11 +352,8 @@ class Leaks:
 
     def files(self) -> list[str]:
         """Describe the file descriptors that are new, or that refer to another file now."""
-        return [
-            f"file descriptor {fd}: {name}"
-            for fd, name in sorted(_open_files().items())
-            if self._files.get(fd) != name
-        ]
+        now = sorted(_open_files().items())
+        return [f"file descriptor {fd}: {name}" for fd, name in now if self._files.get(fd) != name]
 
     def objects(self) -> list[str]:
         """Describe the new objects and the pending tasks."""

@@ -62,6 +62,17 @@ def FeedCheckpoint(  # noqa: N802 - it makes an object of a class that needs Ker
     return _callback_class()(data, Path(path), save_freq)
 
 
+class _NoStep:
+    """Stands in for Keras' function of a training step, and trains nothing. `replaces` is that function."""
+
+    def __init__(self, replaces: Any) -> None:
+        self.replaces = replaces
+
+    def __call__(self, *args: Any) -> Any:
+        """Return no logs. With JAX there are two arguments, and the first one, the state, is returned, too."""
+        return {} if len(args) == 1 else ({}, args[0])
+
+
 @cache
 def _callback_class() -> Any:
     import keras
@@ -110,9 +121,14 @@ def _callback_class() -> Any:
                 self._begins, self._epoch = False, epoch
                 if self._path.exists():
                     self._restore()
+                if self._epoch >= self.params["epochs"]:  # Keras has begun an epoch that was trained on
+                    self.model.train_function = _NoStep(self.model.train_function)
+                    self.model.stop_training = True
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             """Note what was trained on, and save the place if it is time."""
+            if isinstance(self.model.train_function, _NoStep):
+                return
             count, self._last_batch = batch - self._last_batch, batch
             self._trained.add_batches(count)
             self._since_saved += count
@@ -128,6 +144,11 @@ def _callback_class() -> Any:
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             """Note that the rest of the epoch was trained on, and save the place if that is done after epochs."""
+            train = self.model.train_function
+            if isinstance(train, _NoStep):
+                self.model.train_function = train.replaces
+                self._speak()
+                return
             if self._whole:
                 # The last steps of several in one execution are not reported, if fewer batches are left.
                 unreported = 0 if self._is_over else self._trained.epoch_over()

@@ -12,9 +12,13 @@ from asyncfeed.engine.constants import NOTICED_SECONDS
 
 log = logging.getLogger("asyncfeed")
 
+ON_A_THREAD = "under trio, draw on a thread: `await trio.to_thread.run_sync(next, feed)`"
+
 
 def refuse_coroutine() -> None:
     """Raise `RuntimeError` if the caller runs in a coroutine: to wait for an item would block its event loop."""
+    if _in_trio():
+        raise RuntimeError(f"a plain `for` or `next` over a feed blocks trio's loop: {ON_A_THREAD}")
     name = _coroutine()
     if name is not None:
         raise RuntimeError(
@@ -22,6 +26,25 @@ def refuse_coroutine() -> None:
             "and `async with` instead of `with`, or draw from the feed on a thread with "
             "`await asyncio.to_thread(...)`"
         )
+
+
+def refuse_own_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Raise `RuntimeError` if the caller runs on this loop, which makes the items that it wants to wait for."""
+    if asyncio._get_running_loop() is loop:  # noqa: SLF001 - the public function raises if no loop runs
+        raise RuntimeError(
+            "`next` over a feed was called by an async function that the feed itself runs: its event loop would "
+            "wait for itself"
+        )
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop that runs here. Raise `RuntimeError` if there is none, or it is not asyncio's."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        if not _in_trio():
+            raise
+    raise RuntimeError(f"`async for` and `async with` over a feed need asyncio's event loop: {ON_A_THREAD}")
 
 
 def report_held_up(seconds: float) -> None:
@@ -34,6 +57,17 @@ def report_held_up(seconds: float) -> None:
         name,
         seconds,
     )
+
+
+def _in_trio() -> bool:
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _coroutine() -> str | None:

@@ -17,6 +17,7 @@ from typing import Any
 from asyncfeed.engine.checkpoint.track import Track
 from asyncfeed.engine.constants import READY_BYTES
 from asyncfeed.engine.consumers import Delivered, EpochGate, Waiters
+from asyncfeed.engine.coroutines import refuse_own_loop
 from asyncfeed.engine.failed import Failed
 from asyncfeed.engine.limits.budget import Budget
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Metered, clock_of
@@ -217,8 +218,7 @@ class Handoff(Metered):
         with self._lock:
             self._waking = False
             room = self._full and len(self._items) <= self._low
-            if room:
-                self._full = False
+            self._full = self._full and not room
             self._count_easy()
         self._budget.charge(-self.freed())
         if self._needy:
@@ -292,10 +292,9 @@ class Handoff(Metered):
             while self._items and epochs.front < epoch:
                 _, nbytes, is_end = self._items.popleft()
                 self.delivered.left_bytes += nbytes
+                self.delivered.left += not is_end
                 if is_end:
                     epochs.pass_end()
-                else:
-                    self.delivered.left += 1
             self._count_easy()
             self._turn()
             self._waiters.wake(None)
@@ -351,6 +350,7 @@ class Handoff(Metered):
                     # Taking the end of an epoch may have made room. And in an earlier call, Ctrl-C may have come
                     # between setting `_waking` and waking the loop.
                     again = self._must_settle() or self._waking
+                    refuse_own_loop(self._loop)
                     waiter = threading.Lock()
                     waiter.acquire()
                     self._waiters.threads.append(waiter)

@@ -67,11 +67,14 @@ def checked(
 
 def _checked_path(method: str, path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    if not isinstance(text, str) or not text or "://" in text:
+    if not isinstance(text, str) or not text or "://" in text or "\0" in text:
         raise PipelineError(f"{method}: path must name a local file, not {path!r}")
-    place = Path(os.path.abspath(text))  # noqa: PTH100 - the process may change its folder before it writes
+    # The process may change its folder before it writes. And a link stays a link: the file behind it is replaced.
+    place = Path(os.path.realpath(text))
     if place.is_dir():
         raise PipelineError(f"{method}: path must name a file, and {text} is a folder")
+    if place.exists() and not place.is_file():
+        raise PipelineError(f"{method}: path must name a file, and {text} is a pipe or a device")
     if not place.parent.is_dir():
         raise PipelineError(f"{method}: path must name a file in a folder that is there, not {text}")
     if not os.access(place.parent, os.W_OK | os.X_OK):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
+from tests.searching import sampled
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -143,19 +144,24 @@ class CrashAfter:
         return Callback()
 
 
-def fit(folder: Path, seen: list[list[float]], until: int | None, save_freq: Any, **options: Any) -> Any:
+def fit(
+    folder: Path,
+    seen: list[list[float]],
+    until: int | None,
+    save_freq: Any,
+    *,
+    weights_last: bool = False,
+    **options: Any,
+) -> Any:
+    """Train, and crash after both have saved, or with `weights_last` before the weights are saved."""
     import keras
 
     model, data = model_that_notes(seen), keras_data()
-    model.fit(
-        data, epochs=EPOCHS, verbose=0,
-        callbacks=[
-            af.FeedCheckpoint(data, folder / "feed.json", save_freq=save_freq),
-            keras.callbacks.BackupAndRestore(str(folder / "model"), save_freq=save_freq),
-            CrashAfter(until),
-        ],
-        **options,
-    )  # fmt: skip
+    place = af.FeedCheckpoint(data, folder / "feed.json", save_freq=save_freq)
+    weights = keras.callbacks.BackupAndRestore(str(folder / "model"), save_freq=save_freq)
+    crash = CrashAfter(until)
+    callbacks = [place, crash, weights] if weights_last else [place, weights, crash]
+    model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks, **options)
     return model.get_weights()
 
 
@@ -178,6 +184,44 @@ def test_fit_goes_on_in_the_middle_of_an_epoch(
     assert all(np.array_equal(one, other) for one, other in zip(weights, resumed, strict=True))
     assert not [each for each in recwarn if "ran out of data" in str(each.message)]
     assert not (tmp_path / "run" / "feed.json").exists()
+
+
+@sampled(4)
+@pytest.mark.parametrize("weights_last", [False, True])
+@pytest.mark.parametrize("crash", range(2, EPOCHS * BATCHES + 1))
+def test_fit_goes_on_after_a_crash_at_any_batch(tmp_path: Path, crash: int, weights_last: bool) -> None:
+    """Also between the file of the data and that of the weights."""
+    expected = fit(tmp_path / "whole", [], None, 100)
+    before, after = [], []
+    with pytest.raises(Crash):
+        fit(tmp_path / "run", before, crash, 1, weights_last=weights_last)
+    resumed = fit(tmp_path / "run", after, None, 1)
+    assert before + after == WHOLE[:crash] + WHOLE[crash - weights_last :]
+    assert all(np.array_equal(one, other) for one, other in zip(expected, resumed, strict=True))
+
+
+def test_after_a_crash_at_the_last_batch_nothing_is_trained(tmp_path: Path) -> None:
+    seen: list[list[float]] = []
+    with pytest.raises(Crash):
+        fit(tmp_path, seen, EPOCHS * BATCHES, 1)
+    resumed = fit(tmp_path, seen, None, 1)
+    assert seen == WHOLE
+    assert all(map(np.array_equal, resumed, fit(tmp_path / "whole", [], None, 100)))
+    assert not (tmp_path / "feed.json").exists()
+
+
+@pytest.mark.parametrize("crash", [2, BATCHES, BATCHES + 1, 2 * BATCHES + 1, EPOCHS * BATCHES])
+def test_a_kill_between_the_weights_and_the_number_of_the_epoch_loses_nothing(tmp_path: Path, crash: int) -> None:
+    """Keras writes its weights, and then its epoch. The file of the place knows the epoch of the weights."""
+    seen: list[list[float]] = []
+    with pytest.raises(Crash):
+        fit(tmp_path / "run", seen, crash, 1)
+    with pytest.raises(Crash):
+        fit(tmp_path / "earlier", [], crash - 1, 1)
+    number = Path("model", "training_metadata.json")
+    (tmp_path / "run" / number).write_bytes((tmp_path / "earlier" / number).read_bytes())
+    fit(tmp_path / "run", seen, None, 1)
+    assert seen == WHOLE
 
 
 def test_fit_goes_on_twice_and_with_data_for_validation(tmp_path: Path) -> None:
@@ -377,13 +421,13 @@ class Crash(keras.callbacks.Callback):
         if not self.left:
             raise InterruptedError
 
-def fit(folder, left):
+def fit(folder, left, every=2):
     data = af.arrays(rows, 2 * rows).shuffle(seed=1).batch(2).to_keras()
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(0.1, momentum=0.5), "mse")
     callbacks = [
-        af.FeedCheckpoint(data, folder / "feed.json", save_freq=2),
-        keras.callbacks.BackupAndRestore(str(folder / "model"), save_freq=2),
+        af.FeedCheckpoint(data, folder / "feed.json", save_freq=every),
+        keras.callbacks.BackupAndRestore(str(folder / "model"), save_freq=every),
         Crash(left),
     ]
     model.fit(data, epochs=3, callbacks=callbacks, verbose=0)
@@ -397,6 +441,11 @@ for left in (5, 9, 2):
     except InterruptedError:
         pass
 again = fit(folder / "run", 1000)
+try:
+    fit(folder / "last", 21, 1)  # the last batch of all
+except InterruptedError:
+    pass
+assert all(map(np.array_equal, whole, fit(folder / "last", 1000, 1)))
 assert all(np.array_equal(one, other) for one, other in zip(whole, again, strict=True)), (whole, again)
 """
 

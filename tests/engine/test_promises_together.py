@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -224,3 +227,92 @@ def test_windows_and_batches_of_the_users_arrays_are_copies(stage: Any) -> None:
     data = np.zeros((4, 2))
     assert all(batch.sum() == 4 for batch in stage(af.arrays(data)).map(in_place))
     assert not data.any()
+
+
+# -- feeds and the loops around them
+
+
+def test_a_function_of_a_feed_cannot_draw_from_it() -> None:
+    """Its loop would wait for itself, and no stop could reach it."""
+    box: list[af.Feed[Any]] = []
+
+    async def draws(number: int) -> int:
+        return number + next(box[0])
+
+    feed = af.items(range(100)).map(draws).open()
+    box.append(feed)
+    with feed:
+        with pytest.raises(RuntimeError, match="its event loop would wait for itself"):
+            list(feed)
+        box.clear()
+
+
+def test_a_process_without_descriptors_gets_one_error_and_no_other_word() -> None:
+    code = """
+import os, resource
+import asyncfeed as af
+list(af.items(range(3)).map(abs))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+held = []
+try:
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+for left in range(12):
+    try:
+        list(af.items(range(3)).map(abs))
+        print("enough with", left)
+        break
+    except OSError as error:
+        assert error.errno == 24, error
+        os.close(held.pop())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.startswith("enough with")
+
+
+def test_trio_is_told_to_draw_on_a_thread() -> None:
+    trio = pytest.importorskip("trio")
+    pipeline = af.items(range(3))
+
+    async def plain() -> None:
+        for _ in pipeline:
+            pass
+
+    async def with_async_for() -> None:
+        async for _ in pipeline:
+            pass
+
+    async def on_a_thread() -> list[int]:
+        with pipeline.open() as feed:
+            return [await trio.to_thread.run_sync(next, feed) for _ in range(3)]
+
+    with pytest.raises(RuntimeError, match=r"blocks trio's loop: .*to_thread"):
+        trio.run(plain)
+    with pytest.raises(RuntimeError, match=r"need asyncio's event loop: .*to_thread"):
+        trio.run(with_async_for)
+    assert trio.run(on_a_thread) == [0, 1, 2]
+
+
+def test_a_feed_may_be_closed_while_another_thread_starts_it() -> None:
+    """`close` waits for a run that has just begun, and the thread that starts it gets `ClosedError`, or its items."""
+    for _ in range(100):
+        feed = af.items(range(3)).map(abs).open()
+        raised: list[BaseException] = []
+
+        def start(feed: af.Feed[int] = feed, raised: list[BaseException] = raised) -> None:
+            try:
+                list(feed)
+            except af.ClosedError:
+                pass
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        feed.close()
+        thread.join()
+        feed.close()
+        assert raised == []

@@ -536,6 +536,9 @@ def test_a_failing_item_comes_again_and_what_was_before_it_does_not(path: Path) 
         ({"path": 3}, "path must name a local file"),
         ({"path": ""}, "path must name a local file"),
         ({"path": b"a.json"}, "path must name a local file"),
+        ({"path": "a\0.json"}, "path must name a local file"),
+        ({"path": "pipe"}, "is a pipe or a device"),
+        ({"path": "/dev/null"}, "is a pipe or a device"),
         ({"path": "."}, "is a folder"),
         ({"path": "no/such/folder/a.json"}, "in a folder that is there"),
     ],
@@ -545,8 +548,21 @@ def test_options_that_are_wrong_raise_where_they_are_written(
     method: str, options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
     with pytest.raises(af.PipelineError, match=f"^{method}: .*{message}"):
         getattr(TRAIN, method)(**options)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    """The state lies where the link leads, perhaps on another disk."""
+    (tmp_path / "disk").mkdir()
+    link, real = tmp_path / "state.json", tmp_path / "disk" / "real.json"
+    link.symlink_to(real)
+    for _ in range(2):
+        with TRAIN.open(path=link, checkpoint_every=1) as feed:
+            next(feed)
+        assert link.is_symlink() and real.is_file()
+    assert [each.name for each in tmp_path.iterdir() if each.suffix != ".json"] == ["disk"]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")

@@ -139,6 +139,8 @@ def test_memory_does_not_grow_with_the_number_of_opens(
 ) -> None:
     """Blocks of Python's memory, and pages of the process.
 
+    What is kept grows each time. What the allocator sets aside, in a process in which other tests ran, does not.
+
     `tracemalloc` would tell bytes, but it may crash a process whose native threads use Python.
     """
     listed = files(server)
@@ -155,12 +157,16 @@ def test_memory_does_not_grow_with_the_number_of_opens(
         return sys.getallocatedblocks(), resident()
 
     opened(OPENS)
-    blocks, nbytes = opened(1)
-    more_blocks, more_bytes = opened(OPENS)
-    told = f"{(more_blocks - blocks) / OPENS:.1f} blocks and {(more_bytes - nbytes) / OPENS:.0f} bytes an open"
-    print(f"{use.__name__}: {told}")
-    assert more_blocks - blocks < KEPT_BLOCKS * OPENS, told
-    assert more_bytes - nbytes < KEPT_BYTES * OPENS, told
+    told = []
+    for _ in range(3):
+        blocks, nbytes = opened(1)
+        more_blocks, more_bytes = opened(OPENS)
+        told.append(
+            f"{(more_blocks - blocks) / OPENS:.1f} blocks, {(more_bytes - nbytes) / OPENS:.0f} bytes an open"
+        )
+        if more_blocks - blocks < KEPT_BLOCKS * OPENS and more_bytes - nbytes < KEPT_BYTES * OPENS:
+            return
+    pytest.fail(f"{use.__name__}: " + "; ".join(told))
 
 
 def resident() -> int:

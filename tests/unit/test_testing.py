@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -316,6 +318,20 @@ def test_no_leaks_passes_where_there_are_none(seed: int) -> None:
     with no_leaks(types=(Thing,)):
         run_virtual(interleaving, seed=seed)
         Thing()
+
+
+def test_the_first_feed_of_a_program_is_no_leak() -> None:
+    """The loop of the first feed makes what the process keeps, such as a pipe of libuv."""
+    code = """
+import asyncfeed as af
+from asyncfeed.testing import no_leaks
+with no_leaks(types=(af.Feed,)):
+    with af.items(range(5)).open() as feed:
+        next(feed)
+    del feed
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_thread_that_is_left_is_named_with_its_stack() -> None:
