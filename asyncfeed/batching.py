@@ -245,27 +245,45 @@ class Batching(Running[T_co]):
     @overload
     def window(
         self: Batching[Unknown], size: int, *, stride: int = ..., drop_remainder: bool = ...,
+        within: Callable[[Any], Any] | Literal["file"] | None = ...,
     ) -> Pipeline[Any]: ...  # fmt: skip
     @overload
     def window(
         self: Batching[_Leaf], size: int, *, stride: int = ..., drop_remainder: bool = ...,
+        within: Callable[[Any], Any] | Literal["file"] | None = ...,
     ) -> Pipeline[NDArray[Any]]: ...  # fmt: skip
     @overload
     def window(
         self: Batching[tuple[object, object]], size: int, *, stride: int = ..., drop_remainder: bool = ...,
+        within: Callable[[Any], Any] | Literal["file"] | None = ...,
     ) -> Pipeline[tuple[Any, Any]]: ...  # fmt: skip
     @overload
     def window(
         self: Batching[tuple[object, object, object]], size: int, *, stride: int = ..., drop_remainder: bool = ...,
+        within: Callable[[Any], Any] | Literal["file"] | None = ...,
     ) -> Pipeline[tuple[Any, Any, Any]]: ...  # fmt: skip
     @overload
     def window(
         self: Batching[dict[K, Any]], size: int, *, stride: int = ..., drop_remainder: bool = ...,
+        within: Callable[[Any], Any] | Literal["file"] | None = ...,
     ) -> Pipeline[dict[K, Any]]: ...  # fmt: skip
     @overload
-    def window(self, size: int, *, stride: int = ..., drop_remainder: bool = ...) -> Pipeline[Any]: ...
-    def window(self, size: int, *, stride: int = 1, drop_remainder: bool = True) -> Pipeline[Any]:
+    def window(
+        self, size: int, *, stride: int = ..., drop_remainder: bool = ...,
+        within: Callable[[Any], Any] | Literal["file"] | None = ...,
+    ) -> Pipeline[Any]: ...  # fmt: skip
+    def window(
+        self,
+        size: int,
+        *,
+        stride: int = 1,
+        drop_remainder: bool = True,
+        within: Callable[[Any], Any] | Literal["file"] | None = None,
+    ) -> Pipeline[Any]:
         """Stack each `size` consecutive samples into a window. A window begins every `stride` samples.
+
+        If the samples are of several series, say so with `within`. Otherwise a window at the end of a series holds
+        the first samples of the next one.
 
         This is TensorFlow's `window(size, shift=stride)` with each window batched. Samples may be those that
         `batch` takes. A window never holds samples of two epochs.
@@ -273,7 +291,10 @@ class Batching(Running[T_co]):
         Args:
             size: Number of samples in a window.
             stride: Number of samples from the start of a window to the start of the next.
-            drop_remainder: False also returns the shorter windows at the end of an epoch.
+            drop_remainder: False also returns the shorter windows at the end of an epoch, or of a series.
+            within: What no window crosses. "file" is an item of the source, such as a file whose rows `flat_map`
+                has given. A function of a sample returns the name of its series, a text or a number: where it
+                changes, the next series begins.
 
         Order:
             If the samples are in memory and can be reached by number, the windows can be reached by number too,
@@ -287,8 +308,11 @@ class Batching(Running[T_co]):
             >>> import asyncfeed as af
             >>> [window.tolist() for window in af.items(range(5)).window(3, stride=2)]
             [[0, 1, 2], [2, 3, 4]]
+            >>> days = af.items([("mon", 1), ("mon", 2), ("mon", 3), ("tue", 4), ("tue", 5)])
+            >>> [list(day) for day, _ in days.window(2, within=lambda row: row[0])]
+            [['mon', 'mon'], ['mon', 'mon'], ['tue', 'tue']]
         """
-        return self._pipeline.then(Window(size, stride=stride, drop_remainder=drop_remainder))
+        return self._pipeline.then(Window(size, stride=stride, drop_remainder=drop_remainder, within=within))
 
     def pack(
         self, length: int, *, bins: int = 64, value: Any = 0, too_long: TooLong = "raise"

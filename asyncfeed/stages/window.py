@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from itertools import groupby
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from asyncfeed.axes import Axes, Batched, Fixed
-from asyncfeed.position import Position, Positions, join, members, parts
+from asyncfeed.errors import PipelineError
+from asyncfeed.position import Position, Positions, first_number, join, members, parts
 from asyncfeed.stacking.collate import collate
 from asyncfeed.stages.base import Node, Source, check_count
 from asyncfeed.stages.collating import collating, maker
-from asyncfeed.stages.steps import Algorithm, Held, Indexed, Reading, Step
+from asyncfeed.stages.steps import Algorithm, Held, Indexed, Reading, Step, Work
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Window(Node):
     size: int
     stride: int = 1
     drop_remainder: bool = True
+    within: Callable[[Any], Any] | Literal["file"] | None = None
 
     method: ClassVar[str] = "window"
     positional: ClassVar[tuple[str, ...]] = ("size",)
@@ -30,26 +35,49 @@ class Window(Node):
     def __post_init__(self) -> None:
         check_count("window", "size", self.size, 1)
         check_count("window", "stride", self.stride, 1)
+        if not (self.within is None or self.within == "file" or callable(self.within)):
+            raise PipelineError(
+                f'window: within must be "file", or a function that returns the series of a sample, '
+                f"not {self.within!r}"
+            )
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
-        """Return this stage. Raise if its samples are unread files."""
+        """Return this stage. Raise if its samples are unread files, or if no stage makes samples of files."""
         maker(self, source, stages)
+        made = any(isinstance(step, Work) and step.shape == "flat" for each in stages for step in each.steps())
+        if self.within == "file" and (source.inputs or not made):
+            raise PipelineError(
+                'window: within="file" needs a flat_map or an interleave before it, which makes samples of files; '
+                "for other samples pass a function that returns the series of one"
+            )
         return self
 
     def index(self, upstream: Indexed) -> Indexed | None:
-        """Return the windows by number; None if your code reads the samples: each would be read `size` times."""
-        return Windowed(upstream, self) if upstream.on_thread is None else None
+        """Return the windows by number, or None.
+
+        If your code reads the samples, each would be read `size` times. And only the samples tell where a series
+        ends.
+        """
+        return Windowed(upstream, self) if upstream.on_thread is None and self.within is None else None
 
     def steps(self) -> Sequence[Step]:
-        """Return two steps: one groups samples, one stacks each group."""
-        return [Windows(self.size, self.stride, self.drop_remainder), collating(None)]
+        """Return two steps: one groups samples, one stacks each group. One that tells series may come first."""
+        stack = collating(None)
+        if self.within is None:
+            return [Windows(self.size, self.stride, self.drop_remainder), stack]
+        if self.within == "file":
+            return [WindowsOfFiles(self.size, self.stride, self.drop_remainder), stack]
+        series = Work(Series(self.within), "thread")
+        return [series, WindowsOfSeries(self.size, self.stride, self.drop_remainder), stack]
 
     def gathers(self) -> int:
         """Return how many samples make a window."""
         return self.size
 
-    def length(self, upstream: int) -> int:
-        """Return the number of windows."""
+    def length(self, upstream: int) -> int | None:
+        """Return the number of windows. It is not known if they stay within a series."""
+        if self.within is not None:
+            return None
         if self.drop_remainder:
             return max(0, (upstream - self.size) // self.stride + 1)
         return -(-upstream // self.stride)
@@ -68,7 +96,7 @@ class Windowed:
         self.on_thread = Reading()
         self._upstream = upstream
         self._window = window
-        self._length = window.length(len(upstream))
+        self._length = window.length(len(upstream)) or 0
 
     def __len__(self) -> int:
         return self._length
@@ -148,3 +176,95 @@ class Windows(Algorithm):
     def remake(self, items: list[Any], position: Position, label: Any) -> list[Any]:
         """Return the window of these items."""
         return items
+
+
+class WindowsOfFiles(Windows):
+    """Cuts windows that hold samples of one item of the source, such as a file, which their positions tell."""
+
+    def _start(self) -> None:
+        super()._start()
+        self._series: Any = None
+        """The series of the samples that wait. None at the start of an epoch."""
+
+    def _series_of(self, item: Any, position: Position) -> Any:
+        return first_number(position)
+
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
+        """Return the windows that are full, and the last ones of each series that has ended."""
+        made: list[Any] = []
+        places: Positions = ()
+        series = list(map(self._series_of, items, positions))
+        for key, group in groupby(range(len(items)), series.__getitem__):
+            numbers = list(group)
+            if self._series is not None and key != self._series:
+                rest, at = self.flush()
+                made, places = made + rest, join(places, at)
+            self._series = key
+            full, at = super().push(items[numbers[0] : numbers[-1] + 1], positions[numbers[0] : numbers[-1] + 1])
+            made, places = made + full, join(places, at)
+        return made, places
+
+    def state(self) -> Held:
+        """Return the same as `Windows`, and the series."""
+        held = super().state()
+        return held._replace(numbers={**held.numbers, "series": self._series})
+
+    def restore(self, held: Held) -> None:
+        """Continue from a state."""
+        super().restore(held)
+        self._series = held.numbers["series"]
+
+
+class WindowsOfSeries(WindowsOfFiles):
+    """The same for pairs (series, sample)."""
+
+    looks = True
+
+    def _series_of(self, item: Any, position: Position) -> Any:
+        return item[0]
+
+    def push(self, items: list[Any], positions: Positions) -> tuple[list[Any], Positions]:
+        """Return the windows, without the series of their samples."""
+        return self._samples(super().push(items, positions))
+
+    def flush(self) -> tuple[list[Any], Positions]:
+        """Return the same of the remaining items."""
+        return self._samples(super().flush())
+
+    def _samples(self, made: tuple[list[Any], Positions]) -> tuple[list[Any], Positions]:
+        windows, positions = made
+        return [[each[1] if type(each) is Sample else each for each in window] for window in windows], positions
+
+    def fact(self, item: Any) -> Any:
+        """Return the series."""
+        return item[0]
+
+    def stand_in(self, fact: Any = None) -> Sample:
+        """Return a pair without a sample."""
+        return Sample((fact, None))
+
+    def remake(self, items: list[Any], position: Position, label: Any) -> list[Any]:
+        """Return the window of these pairs."""
+        return [sample for _, sample in items]
+
+
+class Sample(tuple[Any, Any]):
+    """A pair (series, sample)."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Makes a sample a pair with its series."""
+
+    series_of: Callable[[Any], Any]
+
+    def __call__(self, sample: Any) -> Sample:
+        """Return (series, sample)."""
+        series = self.series_of(sample)
+        if isinstance(series, np.generic):
+            series = series.item()
+        if not isinstance(series, str | int | float):
+            raise TypeError(f"window: within must return a text or a number, the name of a series, not {series!r}")
+        return Sample((series, sample))

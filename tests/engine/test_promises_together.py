@@ -242,7 +242,7 @@ def test_a_function_of_a_feed_cannot_draw_from_it() -> None:
     feed = af.items(range(100)).map(draws).open()
     box.append(feed)
     with feed:
-        with pytest.raises(RuntimeError, match="its event loop would wait for itself"):
+        with pytest.raises(RuntimeError, match="event loop"):
             list(feed)
         box.clear()
 

@@ -336,7 +336,7 @@ FIELDS = {
     "Take": "count",
     "Unbatch": "",
     "Using": "(nothing)",
-    "Window": "size stride=1 drop_remainder=True",
+    "Window": "size stride=1 drop_remainder=True within=None",
     "Zip": "pipelines strict=True",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -109,3 +110,65 @@ def test_sizes_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     """Early, with the name of the option."""
     with pytest.raises(af.PipelineError, match="window: s"):
         af.items(range(3)).window(**options)
+
+
+# -- within a series
+
+
+def rows_of(series: int) -> list[tuple[int, int]]:
+    """Return the rows of a series: 0 to 6 of them."""
+    return [(series, at) for at in range(series * 3 % 7)]
+
+
+def expected(size: int, stride: int, drop: bool) -> list[list[int]]:
+    """Return the numbers of the series of 20, in windows of each series alone."""
+    return [
+        [at for _, at in window]
+        for series in range(20)
+        for window in (rows_of(series)[start : start + size] for start in range(0, len(rows_of(series)), stride))
+        if len(window) == size or not drop
+    ]
+
+
+SERIES = {
+    "file": lambda **how: af.items(range(20)).flat_map(rows_of).window(within="file", **how),
+    "key": lambda **how: af.items([row for each in range(20) for row in rows_of(each)]).window(
+        within=lambda row: row[0], **how
+    ),
+    "key of a stream": lambda **how: (
+        af.items(range(20)).flat_map(rows_of).window(within=lambda row: np.int64(row[0]), **how)
+    ),
+    "text": lambda **how: af.items(range(20)).flat_map(rows_of).window(within=lambda row: f"s{row[0]}", **how),
+}
+
+
+@pytest.mark.parametrize("drop", [True, False])
+@pytest.mark.parametrize(("size", "stride"), [(1, 1), (2, 1), (3, 2), (2, 3), (4, 1)])
+@pytest.mark.parametrize("kind", SERIES)
+def test_no_window_holds_samples_of_two_series(kind: str, size: int, stride: int, drop: bool) -> None:
+    pipeline = SERIES[kind](size=size, stride=stride, drop_remainder=drop)
+    wanted = expected(size, stride, drop)
+    assert [window[1].tolist() for window in pipeline] == wanted
+    assert [window[1].tolist() for window in pipeline.repeat(2)] == 2 * wanted
+    with pytest.raises(TypeError):
+        len(pipeline)
+
+
+@pytest.mark.parametrize("kind", SERIES)
+def test_windows_within_series_go_on_at_any_cut(kind: str) -> None:
+    pipeline = SERIES[kind](size=3, stride=2, drop_remainder=False)
+    whole = [window[1].tolist() for window in pipeline]
+    for cut in range(len(whole) + 1):
+        with pipeline.open() as feed:
+            before = [next(feed)[1].tolist() for _ in range(cut)]
+            state = json.loads(json.dumps(feed.state_dict()))
+        assert before + [window[1].tolist() for window in pipeline.open(state=state)] == whole
+
+
+def test_a_series_has_a_name_or_a_number() -> None:
+    with pytest.raises(TypeError, match="within must return a text or a number"):
+        list(af.items(range(3)).window(2, within=lambda x: [x]))
+    with pytest.raises(af.PipelineError, match="within must be"):
+        af.items(range(3)).window(2, within="day")  # type: ignore[arg-type]
+    with pytest.raises(af.PipelineError, match="needs a flat_map"):
+        af.items(range(3)).map(abs).window(2, within="file")
