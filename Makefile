@@ -74,7 +74,7 @@ types: $(VENV)/.dev
 
 # Bridges apart: what they import takes seconds and a gigabyte in each process. TensorFlow runs in two processes.
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist worksteal -m "$(SELECTED)" --ignore tests/bridges --ignore tests/oracles
+	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist worksteal -m "$(SELECTED)" --ignore tests/bridges --ignore tests/oracles/test_tf_data.py
 	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist worksteal -m "$(SELECTED)" tests/bridges
 	$(BIN)/python -m pytest -q -m quiet $(shell grep -rl 'mark\.quiet' tests)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "tensorflow and not wide" $(TENSORFLOW)
