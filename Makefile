@@ -2,7 +2,7 @@
 # searches, `make bench` the benchmarks. Each sets itself up.
 
 PYTHON ?= python3
-# Some machines set it. Without bytecode each process compiles what it imports: TensorFlow takes 15 s instead of 5.
+# Some machines set it. Without bytecode each process compiles what it imports: TensorFlow takes 10 s instead of 5.
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin

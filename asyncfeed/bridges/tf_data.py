@@ -50,7 +50,10 @@ def to_dataset(
     factory = RunFactory(
         pipeline, on_open, memory_limit, trained=None if progress is None else trained_of(progress)
     )
-    dataset = dataset_over(factory, pipeline, output_signature, via)
+    # `tf.distribute` can shard by files only. Here `shard` gives each worker its part.
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    dataset = dataset_over(factory, pipeline, output_signature, via).with_options(options)
     if progress is not None:
         return dataset  # the first iteration may be the rest of an epoch, so no length is right
     size = tf.data.INFINITE_CARDINALITY if is_endless(pipeline.source, pipeline.stages) else pipeline.size()

@@ -138,9 +138,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 feeds = []
 dataset = af.items(range(11)).batch(4).to_tf(on_open=feeds.append)
-options = tf.data.Options()
-options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-spread = strategy.experimental_distribute_dataset(dataset.with_options(options))
+spread = strategy.experimental_distribute_dataset(dataset)
 total = tf.function(lambda batch: strategy.reduce("SUM", strategy.run(tf.reduce_sum, (batch,)), axis=None))
 for epoch in range(2):
     for batch in spread:

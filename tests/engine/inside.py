@@ -214,6 +214,24 @@ def handoff_locked(feed: af.Feed[Any]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def called_while_a_state_is_taken(feed: af.Feed[Any], call: Callable[[], object]) -> Iterator[None]:
+    """Call a function once, in the middle of the next state: the lock of the records is held."""
+    kind = type(_run(feed).track)
+    follow = kind._follow
+
+    def calling(track: Any, taken: int) -> None:
+        kind._follow = follow  # type: ignore[method-assign]
+        call()
+        follow(track, taken)
+
+    kind._follow = calling  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        kind._follow = follow  # type: ignore[method-assign]
+
+
 def limit_threads(feed: af.Feed[Any], limit: Callable[[], int]) -> None:
     """Let the last stage have `limit()` threads whenever one of its workers takes a group of items."""
     step: Any = _run(feed).steps[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -236,13 +237,18 @@ def test_a_function_of_a_feed_cannot_draw_from_it() -> None:
     """Its loop would wait for itself, and no stop could reach it."""
     box: list[af.Feed[Any]] = []
 
+    begun: list[int] = []
+
     async def draws(number: int) -> int:
-        return number + next(box[0])
+        while number and not begun:  # the consumer's thread has drawn first
+            await asyncio.sleep(0)
+        return number + next(box[0]) if number else 0
 
     feed = af.items(range(100)).map(draws).open()
     box.append(feed)
     with feed:
-        with pytest.raises(RuntimeError, match="event loop"):
+        begun.append(next(feed))
+        with pytest.raises(RuntimeError, match="its event loop would wait for itself"):
             list(feed)
         box.clear()
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import asyncfeed as af
+from tests.engine.inside import called_while_a_state_is_taken, handoff_locked
 from tests.searching import SEARCH, SEED
 
 PRESSES = max(100, int(100 * SEARCH))
@@ -62,7 +66,7 @@ def draw():
     try:
         for _ in feed:
             count += 1
-            if what == "states" and count % 7 == 0:
+            if what == "state" and count % 7 == 0:
                 feed.state_dict()
             if over.is_set():
                 break
@@ -116,3 +120,43 @@ def assert_goes_on(count: int, state: Any) -> None:
     with PIPELINE.open() as feed:
         wanted = [next(feed).tolist() for _ in range(count + 2)]
     assert first in wanted[count:]
+
+
+def test_whoever_is_inside_the_queue_may_look_and_close() -> None:
+    """As a handler that interrupts a draw: its thread has the lock of the queue."""
+    with PIPELINE.open() as feed:
+        next(feed)
+        with handoff_locked(feed):
+            state = feed.state_dict()
+            assert feed.stats().batches == 1
+            feed.close()  # it does not wait: the run may need the queue to end
+        assert_goes_on(1, state)
+        with pytest.raises(af.ClosedError):
+            next(feed)
+
+
+def test_a_handler_may_take_a_state_while_its_thread_takes_one() -> None:
+    states: list[Any] = []
+    feed = PIPELINE.open()
+    pressed = threading.Event()
+
+    def handler(number: int, frame: Any) -> None:
+        states.append(feed.state_dict())
+
+    def press() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        pressed.set()
+
+    old = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with feed:
+            next(feed)
+            with called_while_a_state_is_taken(feed, press):
+                states.append(feed.state_dict())
+            assert pressed.is_set()
+            next(feed)
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    assert len(states) == 2
+    for each in states:
+        assert_goes_on(1, each)
