@@ -130,8 +130,12 @@ class _Compiler:
         rest: RestOfRun | None = None,
         *,
         trailing: bool = False,
+        cut: int | None = None,
     ) -> tuple[Step, int]:
-        """Add the steps of one pipeline; return its last, which is still open, and how many `repeat`s it has."""
+        """Add the steps of one pipeline; return its last, which is still open, and how many `repeat`s it has.
+
+        `cut` is the level, counted from the end of this pipeline, of the epochs that a later stage may end early.
+        """
         arranged = arrange(description.stages)
         arranged, again = (arranged, None) if rest is None else rest.prepare(arranged)
         indexed, folded, stages = reached(description.source, arranged, again)
@@ -142,6 +146,7 @@ class _Compiler:
         own = [each.count for _, steps in planned for each in steps if isinstance(each, Passes)]
         repeats = (*own, *outer)
         levels = len(repeats)
+        cut, cuts = _cuts(planned, None if cut is None else len(own) + cut, len(own))
         spec = StepSpec(str(description.source), self._context, levels, Provenance(None, None))
         step: Step
         if indexed is not None:
@@ -150,15 +155,13 @@ class _Compiler:
             station = self.track.add_source(self._epochs(repeats), spec.provenance, numbers.place)
             step = IndexedSource(spec, station, indexed, numbers)
         else:
-            step = self._stream(description.source, spec, repeats, first_place(arranged[:folded]))
+            step = self._stream(description.source, spec, repeats, first_place(arranged[:folded]), cut)
         self._open(step)
         self.track.note_shard(arranged[:folded])
         level = 0
         unit = 1  # queues of batches are shorter
-        for node, steps in planned:
+        for (node, steps), cut in zip(planned, cuts, strict=True):
             gathers = node.gathers()
-            skip = next((each.skip for each in steps if isinstance(each, Work)), None)
-            skip_budget = SkipBudget(skip, self._context)
             for each in steps:
                 match each:
                     case Algorithm() | Timed():
@@ -166,7 +169,7 @@ class _Compiler:
                         unit, gathers = unit * gathers, 1
                     case Work():
                         spec = replace(spec, name=str(node), unit=unit)
-                        step = self._work(step, spec, each, level, skip_budget)
+                        step = self._work(step, spec, each, level, SkipBudget(each.skip, self._context, cut))
                     case Queue():
                         step = self._next(step, each.room, partial(RelayStep, replace(spec, name=str(node))))
                     case Passes():
@@ -180,11 +183,13 @@ class _Compiler:
                 above.append(str(node))
         return step, len(own)
 
-    def _stream(self, source: Source, spec: StepSpec, repeats: Sequence[int | None], place: int) -> Step:
+    def _stream(
+        self, source: Source, spec: StepSpec, repeats: Sequence[int | None], place: int, cut: int | None
+    ) -> Step:
         """Return the step of a source whose items cannot be reached by number."""
         epochs = self._epochs(repeats)
         if source.inputs:
-            return self._merge(source, spec, epochs, repeats)
+            return self._merge(source, spec, epochs, repeats, cut)
         return IterableSource(spec, self.track.add_source(epochs, spec.provenance), source, place)
 
     def _regroup(
@@ -228,19 +233,29 @@ class _Compiler:
             self.track.add_work(work, record, self._links, operator.executor.order)
         if skip_budget.counts:
             operator.skipped = SkipRecord()
-            self.track.add_skips(operator.skipped, operator.go_on_skipping)
+            self.track.add_skips(operator.skipped, skip_budget)
         if work.carries:
             gate = ReplayGate(spec.name)
             self._links.append(gate)
             self.track.add_carrying(gate, level, spec.name)
         return operator
 
-    def _merge(self, source: Source, spec: StepSpec, epochs: EpochCounter, repeats: Sequence[int | None]) -> Step:
+    def _merge(
+        self,
+        source: Source,
+        spec: StepSpec,
+        epochs: EpochCounter,
+        repeats: Sequence[int | None],
+        cut: int | None,
+    ) -> Step:
         branches: list[Branch] = []
+        merging = source.merging()
+        if merging.ends_early:
+            cut = 0
         budget = self._budget
         for each in source.inputs:
             account = self._budget = Account(budget)
-            last, own = self.branch(each, repeats)
+            last, own = self.branch(each, repeats, cut=cut)
             channel = Channel(CHUNK_ITEMS)
             self.close(last, channel)
             branches.append(Branch(last, channel, own, account))
@@ -248,7 +263,7 @@ class _Compiler:
         self._budget = budget
         spec = replace(spec, name=source.method)
         record = MergeRecord([branch.record for branch in branches if branch.record is not None])
-        match source.merging():
+        match merging:
             case Zipping(strict):
                 merge: MergeStep = ZipStep(spec, epochs, branches, strict=strict)
                 choice = None
@@ -279,3 +294,21 @@ class _Compiler:
         """Give a step its way out."""
         step.out = Emitter(self._links, sink, self._budget, step.skip)
         self._links = []
+
+
+def _cuts(
+    planned: Sequence[tuple[Node, Sequence[Any]]], cut: int | None, level: int
+) -> tuple[int | None, list[int | None]]:
+    """Return the level of the epochs that a later stage may end early: for the source, and for each stage.
+
+    `cut` is that level for what follows the last stage, and `level` the number of `repeat`s before its end.
+    """
+    cuts: list[int | None] = []
+    for _, steps in reversed(planned):
+        cuts.append(cut)
+        for each in reversed(steps):
+            if isinstance(each, Passes):
+                level -= 1
+            elif isinstance(each, Algorithm) and each.ends_early:
+                cut = level
+    return cut, cuts[::-1]

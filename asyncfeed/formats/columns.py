@@ -235,7 +235,8 @@ def _mask(array: Any) -> NDArray[np.bool_]:
 
 
 def _numbers(_to: ToArrays, array: Any, _name: str) -> NDArray[Any]:
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    # Not `to_pandas_dtype`, which needs pandas before pyarrow 22.
+    dtype: np.dtype[Any] = array[:0].to_numpy(zero_copy_only=False).dtype
     if not len(array):
         return np.empty(0, dtype)
     made = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)

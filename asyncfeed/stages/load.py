@@ -96,8 +96,8 @@ class Load(Node):
         if not is_async(decoder):
             decode = ForEachFile(Call(decoder, wanted))
             return [*read, self._work(decode, self.on, cost=listed_size, measure=Measure(None))]
-        others = self._work(ForEachFile(Read(wanted)), "thread", cost=listed_size, measure=Measure(None))
-        return [*read, others, self._work(Await(decoder), "async")]
+        others = self._work(Read(wanted), "thread", cost=listed_size, measure=Measure(None))
+        return [*read, replace(others, skip=None), self._work(Await(decoder), "async")]
 
     def after(self, source: Source, stages: Sequence[Node]) -> Node:
         """Return the stage as it is after this source, whose store may be read on the loop."""
@@ -141,7 +141,7 @@ class Load(Node):
     def read_on_loop(self, group: int | None = None) -> Work:
         """Return the step that reads files on the loop, one at a time or in groups of `group`."""
         read = ReadOnLoop(self.wanted, groups=group is not None)
-        return replace(self._work(read, "async", cost=read.cost), requests=group or 1)
+        return replace(self._work(read, "async", cost=read.cost), requests=group or 1, skip=None)
 
     def _work(
         self,

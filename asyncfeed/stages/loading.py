@@ -68,6 +68,8 @@ class Measure:
             if self.decoder is None and file.size is not None:
                 return file.size
             if self.decoder is not None and type(file) is Contents:
+                if isinstance(file.outcome, Exception):
+                    return 0  # the step that decodes raises it
                 return self.decoder.unpacked(io.BytesIO(file.data), file)
             with reader_of(file) as reader:
                 if self.decoder is None:
@@ -102,10 +104,7 @@ class ForEachFile:
 
         loaded = map_leaves(put, item)
         if not found:
-            raise TypeError(
-                f"load takes files, or tuples, lists and dicts of them, not {_shown(item)}: "
-                "start with files(...), or put File(path) where a file is to be read"
-            )
+            raise _has_no_file(item)
         return loaded
 
 
@@ -181,9 +180,19 @@ class Read:
 
     wanted: Wanted
 
-    def __call__(self, file: File) -> Contents:
-        """Return the file with its contents."""
-        return file if type(file) is Contents else Contents(file, read_whole(file, self.wanted).data)
+    def __call__(self, item: Any) -> Any:
+        """Return the item with files that have their contents, or the errors of their reads."""
+        if isinstance(item, File):
+            return self._read(item)
+        return map_leaves(lambda leaf: self._read(leaf) if isinstance(leaf, File) else leaf, item)
+
+    def _read(self, file: File) -> Contents:
+        if type(file) is Contents:
+            return file
+        try:
+            return Contents(file, read_whole(file, self.wanted).data)
+        except Exception as error:  # noqa: BLE001 - the step that decodes raises it
+            return Contents(file, error)
 
 
 @dataclass(slots=True)
@@ -191,12 +200,14 @@ class ReadOnLoop:
     """Reads the files in an item on the loop, for a decoder that runs on threads.
 
     Files that only threads can read stay as they are: the next step reads them.
+
+    The error of a read is raised by the `Contents`, in the next step. So one step counts all failures of a stage,
+    in the order of the items, and says which file of a batch it is.
     """
 
     wanted: Wanted
     groups: bool = False
-    """Whether items are the files of a batch. Then the error of a file is raised by its `Contents`, so that the
-    next step says which file it is. Batches of more than `BATCH_BYTES` stay as they are."""
+    """Whether items are the files of a batch. Batches of more than `BATCH_BYTES` stay as they are."""
     _store: Store | None = None
     _reader: AsyncReader | None = None
     _waiting: int = 0
@@ -224,15 +235,15 @@ class ReadOnLoop:
             if store is None or not store.reads_on_loop:
                 continue
             places = [at for at, file in enumerate(files) if file.store is store]
-            reader = await self._reader_of(store)
-            outcomes = await reader.contents([files[at] for at in places])
-            try:
-                for at in places:
-                    read[at] = Contents(files[at], outcomes[0] if self.groups else value(outcomes[0]))
-                    del outcomes[0]
-            finally:
-                del outcomes  # the frames of an error hold this one, and both would stay
+            for at, outcome in zip(places, await self._outcomes(store, [files[at] for at in places]), strict=True):
+                read[at] = Contents(files[at], outcome)
         return read
+
+    async def _outcomes(self, store: Store, files: list[File]) -> Sequence[memoryview | Exception]:
+        try:
+            return await (await self._reader_of(store)).contents(files)
+        except Exception as error:  # noqa: BLE001 - each of the files raises it
+            return [error] * len(files)
 
     async def _reader_of(self, store: Store) -> AsyncReader:
         """Return the run's reader. Most files share one, so the last one is kept."""
@@ -261,6 +272,8 @@ class Await:
             return await self.fn(item.data.tobytes())
         read: list[Contents] = []
         map_leaves(lambda leaf: read.append(leaf) if type(leaf) is Contents else None, item)
+        if not read:
+            raise _has_no_file(item)
         decoded = iter([await self.fn(each.data.tobytes()) for each in read])
         return map_leaves(lambda leaf: next(decoded) if type(leaf) is Contents else leaf, item)
 
@@ -284,6 +297,13 @@ def _filled(file: Contents, into: Buffers) -> Exception | None:
 
 def _contents(files: Sequence[File]) -> Sequence[Contents]:
     return cast("Sequence[Contents]", files)
+
+
+def _has_no_file(item: Any) -> TypeError:
+    return TypeError(
+        f"load takes files, or tuples, lists and dicts of them, not {_shown(item)}: "
+        "start with files(...), or put File(path) where a file is to be read"
+    )
 
 
 def _shown(item: Any) -> str:

@@ -98,7 +98,7 @@ class Mix(Source):
 
     def merging(self) -> Picking:
         """Return the choice for streams: each item comes from the input that is drawn."""
-        return Picking(partial(Drawn, Draws(self._random_seed, self._weights), self.stop))
+        return Picking(partial(Drawn, Draws(self._random_seed, self._weights), self.stop), self.stop == "first")
 
     @property
     def _random_seed(self) -> int:

@@ -157,6 +157,11 @@ class Algorithm:
         """Return the result at this position, made of the items at its `inputs`."""
         raise NotImplementedError
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether an epoch may end before its last item came in. What ever sets `done` has it from the start."""
+        return "done" in getattr(self, "__dict__", ())
+
     def undeclared(self) -> list[str]:
         """Return which of the methods and flags are missing that a state needs."""
         needed = ("looks", "inputs", "remake", "state", "restore")
@@ -395,12 +400,19 @@ class Zipping:
 
     strict: bool
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether an epoch may end before the last item of an input."""
+        return not self.strict
+
 
 @dataclass(frozen=True, slots=True)
 class Picking:
     """The items of the inputs in the order of a `Choice`. `choose` makes the `Choice` of a run."""
 
     choose: Callable[[], Choice]
+    ends_early: bool = False
+    """Whether an epoch may end before the last item of an input."""
 
 
 def leaves_out(indexed: Indexed) -> bool:

@@ -16,6 +16,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.stages import Algorithm, Arranging, Held, Node, Unknown, Work
 from asyncfeed.testing import run_virtual
+from tests.reading.readers import SlowStore
 
 
 class Bad(Exception):
@@ -63,6 +64,74 @@ RATE = {"on_error": "skip", "skip_limit": 0.19}
 def test_a_rate_of_failures_survives_resumes(pipeline: af.Pipeline[Any], each: int) -> None:
     """What later stages hold is sent again after a resume. It is counted once."""
     assert outcome(pipeline, each) == outcome(pipeline, None)
+
+
+def cut_short(limit: int) -> dict[str, af.Pipeline[Any]]:
+    """Return pipelines whose epochs end behind 50 good items. Before these, 12 fail."""
+    bad = NUMBERS.map(fails_for_every_fifth, on_error="skip", skip_limit=limit)
+    return {
+        "zip": af.zip(af.items(range(50)).map(abs), bad, strict=False),
+        "take": bad.take(50),
+        "batch": bad.batch(5).take(10),
+        "mix": af.mix(af.items(range(25)).map(abs), bad, stop="first", seed=3),
+        "inner": af.zip(af.items(range(100)).map(abs), bad.take(25).repeat(4), strict=False),
+        "outer": af.zip(af.items(range(50)).map(abs), af.concat(bad, bad), strict=False),
+    }
+
+
+@pytest.mark.parametrize("each", [None, 1, 7])
+@pytest.mark.parametrize("limit", [3, 11, 12, 17])
+@pytest.mark.parametrize("kind", cut_short(1))
+def test_what_fails_behind_the_end_of_an_epoch_does_not_count(
+    kind: str, limit: int, each: int | None, seed: int
+) -> None:
+    """How far a stage reads ahead depends on time. So each epoch is counted by itself, up to its last item."""
+
+    once = outcome(cut_short(limit)[kind], None)
+    pipeline = cut_short(limit)[kind].repeat(3)
+    found = outcome(pipeline, each) if each else run_virtual(lambda: drawn(pipeline), seed=seed)
+    assert found == (once if once[1] != "end" else (once[0] * 3, "end"))
+    if kind in ("zip", "take"):
+        assert (once[1] == "end") == (limit >= 12)
+
+
+async def drawn(pipeline: af.Pipeline[Any]) -> tuple[list[Any], str]:
+    """Return what a pipeline delivers, and how it ends."""
+    items: list[Any] = []
+    async with pipeline.open() as feed:
+        try:
+            async for item in feed:
+                items.append(item.tolist() if hasattr(item, "tolist") else item)
+        except Bad as error:
+            return items, str(error)
+    return items, "end"
+
+
+def test_files_that_cannot_be_read_or_decoded_count_in_the_order_of_the_files(seed: int) -> None:
+    """A store is read on the loop, by a step before the one that decodes. Both count together, in one order."""
+    contents = {f"{number:03}": b"bad" if number % 7 == 3 else b"%d" % number for number in range(100)}
+    store = SlowStore(contents)
+    files = store.files()
+    for number in (5, 50, 51, 52):
+        del contents[f"{number:03}"]
+
+    async def ends(limit: int, *, wait: bool) -> tuple[int, str]:
+        async def decoded(data: bytes) -> int:
+            await asyncio.sleep(0.001)
+            return int(data)
+
+        pipeline = af.items(files).load(decoded if wait else int, on_error="skip", skip_limit=limit)
+        delivered = 0
+        with pytest.raises((ValueError, OSError)) as caught:
+            async with pipeline.open() as feed:
+                async for _ in feed:
+                    delivered += 1
+        return delivered, str(caught.value)
+
+    for wait in (False, True):
+        for limit, delivered, which in ((1, 4, "005"), (2, 8, "b'bad'"), (8, 42, "050"), (10, 42, "052")):
+            found, text = run_virtual(lambda: ends(limit, wait=wait), seed=seed)  # noqa: B023 - called at once
+            assert (found, which in text) == (delivered, True), (limit, wait, text)
 
 
 # -- algorithms of one's own, and states

@@ -6,6 +6,7 @@ A new store adds itself to `KINDS`, and the contract in `test_readers.py` is the
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -95,8 +96,8 @@ class SlowStore(Store):
         return [af.File(path, len(data), store=self) for path, data in self.contents.items()]
 
     def reader(self) -> SlowReader:
-        self.made.append(SlowReader(self))
-        return self.made[-1]
+        self.made.append(made := SlowReader(self))
+        return made
 
     @property
     def events(self) -> list[list[str]]:
@@ -109,6 +110,8 @@ class SlowReader(AsyncReader):
         self._store = store
         self._memory = MemoryStore(store.contents).reader()
         self.events: list[str] = []
+        self.made_at = "".join(traceback.format_stack())
+        """Where it was made, for a test that finds one too many."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.reading = 0
 

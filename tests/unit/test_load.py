@@ -77,7 +77,8 @@ def test_an_async_function_is_awaited_after_the_read(note: File) -> None:
     read, decode = node.steps()
     assert (read.kind, decode.kind) == ("thread", "async")
     for step in (read, decode):
-        assert (step.concurrency, step.ordered, step.skip) == (3, False, skip_of("skip", 0.5))
+        assert (step.concurrency, step.ordered) == (3, False)
+    assert (read.skip, decode.skip) == (None, skip_of("skip", 0.5))  # one step counts all that fails
     assert read.cost is not None
     assert decode.cost is None
     assert loaded(node, note) == "HELLO"

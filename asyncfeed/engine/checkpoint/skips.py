@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from asyncfeed.engine.checkpoint.record import Log
 from asyncfeed.engine.checkpoint.stations import Again, Station
+from asyncfeed.engine.operators.skip_budget import SkipBudget
 from asyncfeed.engine.order.piece import Piece
 from asyncfeed.epoch_end import RESTORED, EpochEnd
 from asyncfeed.position import Position, Positions, equal
@@ -35,15 +35,16 @@ class SkipRecord:
 
 
 class SkipStation:
-    """A function that leaves items out. `go_on` gets what was counted before the checkpoint."""
+    """A function that leaves items out. Its budget gets what was counted before the checkpoint."""
 
     refuses_rest = ""
 
-    def __init__(self, before: Station, record: SkipRecord, go_on: Callable[[int, int], None]) -> None:
+    def __init__(self, before: Station, record: SkipRecord, budget: SkipBudget) -> None:
         self._before = before
         self.in_order = before.in_order
         self._record = record
-        self._go_on: Callable[[int, int], None] | None = go_on
+        self._budget: SkipBudget | None = budget
+        self._cut = budget.cut
         self._good = 0
         """Number of results that were received."""
         self._left_out = 0
@@ -56,8 +57,8 @@ class SkipStation:
         return [self._record.events]
 
     def begin(self) -> None:
-        """Let go of the step."""
-        self._go_on = None
+        """Let go of the run."""
+        self._budget = None
 
     @property
     def waiting(self) -> int:
@@ -71,6 +72,8 @@ class SkipStation:
             event = events.popleft()
             if isinstance(event, EpochEnd):
                 self._ends += 1
+                if self._cut is not None and event.ends(self._cut):
+                    self._good = self._left_out = 0
                 continue
             positions, failed = event
             count, missing = len(positions), len(failed)
@@ -97,8 +100,8 @@ class SkipStation:
     def resume(self, state: dict[str, Any], wanted: list[Position]) -> list[Again]:
         """Count on from the state."""
         if state:
-            assert self._go_on is not None
+            assert self._budget is not None
             self._good, self._left_out = state["good"], state["left out"]
-            self._go_on(self._good, self._left_out)
+            self._budget.go_on(self._good, self._left_out)
             self._record.sends_again = True
         return [Again(self._before, wanted)]

@@ -24,6 +24,7 @@ from asyncfeed.engine.constants import RECORDED_EVENTS, TRACKED_EVENTS
 from asyncfeed.engine.emitter import Link, TransformLink
 from asyncfeed.engine.epochs import EpochCounter
 from asyncfeed.engine.interruptions import calmly
+from asyncfeed.engine.operators.skip_budget import SkipBudget
 from asyncfeed.engine.order.expansions import Expansions
 from asyncfeed.engine.provenance import Provenance
 from asyncfeed.epoch_end import RESTORED, EpochEnd
@@ -123,9 +124,9 @@ class Track:
         else:
             self._add(UnorderedStation(self.last, record))
 
-    def add_skips(self, record: SkipRecord, go_on: Callable[[int, int], None]) -> None:
+    def add_skips(self, record: SkipRecord, budget: SkipBudget) -> None:
         """Add the station of a function that may leave items out."""
-        self._add(SkipStation(self.last, record, go_on))
+        self._add(SkipStation(self.last, record, budget))
 
     def add_carrying(self, gate: ReplayGate, level: int, name: str) -> None:
         """Add the station of a function that carries something from item to item."""

@@ -117,13 +117,11 @@ class Operator(Step):
         """Where the feeding task waits until something was sent, or workers have begun an entry's last items."""
         self._demand = Demand(self.context.shown, self.context.taken)
         self.pool = WorkerPool(1, self.context.loop, self._start_worker, self.context.hungry_for, self._demand)
-        self._skip_budget = skip_budget
+        self.skip_budget = skip_budget
         self._ends_fed = EpochsEnded(self.levels)
         """The ends of epochs that were taken in."""
         self._ends_sent = EpochsEnded(self.levels)
         """The ends of epochs that were sent on."""
-        self._sent_count = 0
-        """Number of results that were sent on. What a run that resumes sends again was counted before."""
         self._pending_end: Piece | None = None
         """The end to send when the epoch of a failed item is skipped."""
         self.record: WorkRecord | None = None
@@ -140,11 +138,6 @@ class Operator(Step):
 
     def _start_worker(self) -> None:
         self.task(self.executor.work(), "worker")
-
-    def go_on_skipping(self, good: int, left_out: int) -> None:
-        """Count on what earlier runs have sent and left out."""
-        self._sent_count += good
-        self._skip_budget.left_out += left_out
 
     @property
     def busy(self) -> bool:
@@ -223,7 +216,7 @@ class Operator(Step):
             if failure is not None:
                 results, positions = results[:index], positions[:index]
         if not counted:
-            self._sent_count += len(results)
+            self.skip_budget.add(len(results))
         nbytes = piece.nbytes if results is piece.results else total_size(results)
         self.budget.charge(piece.charge_change + nbytes - piece.nbytes)
         if failure is not None:
@@ -231,6 +224,7 @@ class Operator(Step):
             return Chunk(results, positions, None, failure, nbytes)
         if piece.boundary is not None:
             self._ends_sent.note(piece.boundary)
+            self.skip_budget.end(piece.boundary)
         return Chunk(results, positions, piece.boundary, piece.failure, nbytes)
 
     def _note(self, piece: Piece, *, skips: bool) -> None:
@@ -243,6 +237,6 @@ class Operator(Step):
     def _first_failure(self, piece: Piece) -> tuple[int, Failure | None]:
         """Return the first failure that the policy does not skip, and the number of results before it."""
         for index, failure in piece.failures:
-            if not self._skip_budget.allows(failure, self._sent_count + index):
+            if not self.skip_budget.allows(failure, index):
                 return index, failure
         return 0, None
