@@ -14,8 +14,8 @@ from asyncfeed.errors import Failure, PipelineError
 class Skip:
     """Leaves failed items out, within limits that count over the whole run, all epochs together.
 
-    If a later `take`, `zip(strict=False)` or `mix(stop="first")` may end epochs early, each epoch is counted by itself.
-    How far was read ahead depends on time, so what fails there must not count.
+    If a later `take`, `zip(strict=False)` or `mix(stop="first")` may end epochs early, each epoch is counted by
+    itself. How far was read ahead depends on time, so what fails there must not count.
 
     Args:
         max_count: Number of items that may be left out.
