@@ -132,7 +132,19 @@ AUTO_SHARES: Final = 32
 """Number of calls that share the memory limit before the first result, if `concurrency="auto"`."""
 ALONE_SECONDS: Final = 0.01
 """How long the first call of a stage runs alone, so that its result tells what others will weigh. If it takes
-longer, other calls begin beside it, and `budget` says what is charged for them."""
+longer, other calls begin beside it."""
+LIKELY_BYTES: Final = 32 << 20
+"""Few results of a slow call are larger. So many calls as have room for such a result begin beside the first one.
+With less, larger results exceed a small limit by more. With more, stages of slow calls begin later."""
+HEAVY_BYTES: Final = 32 << 20
+"""A stage that holds more than this, and more than the memory limit, is named in a warning."""
+LOOK_SECONDS: Final = 0.05
+"""How often the threads look at the memory of the process. Giving back 400 MB takes 8 ms, on one thread."""
+GROWN_BYTES: Final = 64 << 20
+"""Freed memory is given back if the process has grown by this. With less, it is given back and taken again more
+often."""
+GROWN_SHARE: Final = 0.125
+"""The same as a share of the memory of the process: in a large one malloc has more to walk through."""
 WEIGHT_CLASS_BITS: Final = 4
 """Weights in bytes form a class if their numbers of bits, divided by this, are equal: they differ by less than 16
 times. The items of a class share an estimate of their results. With more bits, a light item with a heavy result

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from asyncfeed.engine.checkpoint.gates import ChildGate, LinkGate, ReplayGate, RestGate
 from asyncfeed.engine.checkpoint.record import Record, WorkRecord
+from asyncfeed.engine.constants import HEAVY_BYTES
 from asyncfeed.engine.epochs import EpochCounter, EpochsEnded
 from asyncfeed.engine.limits.budget import Account, Budget
 from asyncfeed.epoch_end import END_OF_STREAM, RESTORED, EpochEnd
 from asyncfeed.errors import Failure, PipelineError
 from asyncfeed.position import Positions, join
 from asyncfeed.stages.steps import Algorithm, Chunk
+
+log = logging.getLogger("asyncfeed")
 
 
 class Sink(Protocol):
@@ -30,16 +34,19 @@ class TransformLink:
     """One algorithm at its place in the stream.
 
     `level` is the number of `repeat`s before the algorithm. The algorithm flushes at the end of each epoch of that
-    level. `top` says that no `repeat` follows: when the algorithm is done, the stream ends.
+    level. `top` says that no `repeat` follows: when the algorithm is done, the stream ends. `name` is its stage.
     """
 
     __slots__ = (
-        "algorithm", "already", "ended", "epochs", "gate", "held", "held_bytes", "level", "record", "skipping",
-        "top",
+        "algorithm", "already", "ended", "epochs", "gate", "held", "held_bytes", "level", "name", "record",
+        "skipping", "top",
     )  # fmt: skip
 
-    def __init__(self, algorithm: Algorithm, level: int, epochs: EpochCounter, *, top: bool) -> None:
+    def __init__(
+        self, algorithm: Algorithm, level: int, epochs: EpochCounter, *, top: bool, name: str = ""
+    ) -> None:
         self.algorithm = algorithm
+        self.name = name
         self.epochs = epochs
         algorithm.begin(epochs.number)
         self.level = level
@@ -246,4 +253,16 @@ class Emitter:
         leaves = link.held_bytes if not keeps else link.held_bytes * (link.held - keeps) // max(1, link.held)
         link.held = keeps
         link.held_bytes -= leaves
+        if link.held_bytes > self._budget.limit and link.held_bytes > HEAVY_BYTES:
+            self._warn_of_weight(link)
         return leaves
+
+    def _warn_of_weight(self, link: TransformLink) -> None:
+        """Log, once, that a stage needs more items than the memory limit has room for."""
+        name, link.name = link.name, ""
+        if name:
+            log.warning(
+                "%s holds %d items of %d MB, and the memory limit is %d MB. A stage gets all items that it needs: "
+                "make it smaller, or raise open(memory_limit=...)",
+                name, link.held, link.held_bytes >> 20, self._budget.limit >> 20,
+            )  # fmt: skip

@@ -201,7 +201,7 @@ class _Compiler:
             step = self._next(step, CHUNK_ITEMS, partial(TimedStep, spec, regroups))
             regroups = regroups.algorithm
         top = level == len(repeats)
-        link = TransformLink(regroups, level, self._epochs(repeats[level:]), top=top)
+        link = TransformLink(regroups, level, self._epochs(repeats[level:]), top=top, name=spec.name)
         self._links.append(link)
         self.track.add_link(link, spec.name, timed=timed)
         return step

@@ -13,6 +13,8 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import ref
 
+from asyncfeed.engine.limits.resident import resident
+
 R = TypeVar("R")
 
 SHUTDOWN = "interpreter shutdown"
@@ -130,6 +132,8 @@ class Threads:
             following = None if limiter is None else _next(limiter)
             self._done.append((future, result, error, limiter, following is not None))
             del job, fn, args, future, result, error, limiter  # an idle thread must not keep the last item alive
+            if following is None and resident is not None:
+                resident.look()
             # This thread appends the report and then reads the flag. The loop clears the flag and then empties the
             # queue. So either this thread wakes the loop, or the loop has yet to look at the queue. Python without
             # the GIL keeps this order, too, because `append` and `rotate` lock the deque. A lock of our own could

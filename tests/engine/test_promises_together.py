@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +18,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.stages import Algorithm, Arranging, Held, Node, Unknown, Work
 from asyncfeed.testing import run_virtual
+from tests.engine.inside import LATE, groups_that_end_after
 from tests.reading.readers import SlowStore
 
 
@@ -132,6 +135,33 @@ def test_files_that_cannot_be_read_or_decoded_count_in_the_order_of_the_files(se
         for limit, delivered, which in ((1, 4, "005"), (2, 8, "b'bad'"), (8, 42, "050"), (10, 42, "052")):
             found, text = run_virtual(lambda: ends(limit, wait=wait), seed=seed)  # noqa: B023 - called at once
             assert (found, which in text) == (delivered, True), (limit, wait, text)
+
+
+@pytest.mark.parametrize("late", [-1, LATE])
+@pytest.mark.parametrize("each", [None, 7])
+def test_a_scan_calls_in_order_though_a_call_takes_long(late: float, each: int | None) -> None:
+    """A slow call ends its group early. A group behind it that is ready must not overtake the rest."""
+
+    def add(state: int, number: int) -> tuple[int, int]:
+        if late > 0 and number % 97 == 13:
+            time.sleep(0.012)
+        state = (31 * state + number) % 1_000_003
+        return state, state
+
+    with groups_that_end_after(late):
+        found, _ = outcome(af.items(range(200)).filter(lambda _: True).scan(add, 0), each)
+    assert found == list(itertools.accumulate(range(200), lambda state, x: add(state, x)[0]))
+
+
+def test_calls_come_in_the_order_of_the_items_if_there_is_one_at_a_time() -> None:
+    called: list[int] = []
+
+    def note(number: int) -> None:
+        called.append(number)
+        time.sleep(0.012 if number % 97 == 13 else 0)
+
+    list(af.items(range(300)).filter(lambda _: True).map(note, concurrency=1))
+    assert called == list(range(300))
 
 
 # -- algorithms of one's own, and states

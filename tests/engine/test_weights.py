@@ -73,11 +73,11 @@ async def slow_elements(x: int) -> Any:
 def test_all_calls_that_were_asked_for_run_though_the_first_takes_long(
     stage: str, fn: Any, ordered: bool, seed: int
 ) -> None:
-    """50 calls of 10 s, 50 at a time, take 10 s: what they weigh is not waited for."""
+    """50 calls of 10 s, 50 at a time, take 10 s and a few more: they do not wait until one is weighed."""
     pipeline = getattr(af.items(range(50)), stage)(fn, concurrency=50, ordered=ordered)
     seconds, count = run_virtual(last_time(pipeline, memory_limit=100 * MB), seed=seed)
     assert count == 50
-    assert seconds == pytest.approx(10, abs=0.1)
+    assert 10 <= seconds < 14
 
 
 def test_all_calls_on_threads_run_though_the_first_takes_long() -> None:
@@ -106,12 +106,12 @@ def test_a_guess_is_corrected_by_the_first_result() -> None:
     """Where results are small, a second stage has the memory that was set aside for those still worked on."""
 
     async def first(x: int) -> np.ndarray[Any, Any]:
-        await asyncio.sleep(1 if x == 0 else 100)
+        await asyncio.sleep(5 if x == 0 else 100)
         return np.zeros(10)
 
     async def main() -> int:
         async with af.items(range(50)).map(first, concurrency=50).open(memory_limit=100 * MB) as feed:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(4.5)
             assert memory_guessed(feed) > 90 * MB
             assert feed.stats().memory_used < MB
             await asyncio.sleep(1)

@@ -50,7 +50,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from asyncfeed.engine.constants import GUESS_MIN_BYTES
+from asyncfeed.engine.constants import GUESS_MIN_BYTES, LIKELY_BYTES
 
 
 @dataclass(slots=True, eq=False)
@@ -157,6 +157,11 @@ class Budget:
     def guess_per_call(self, calls: int) -> int:
         """Return the charge for a result of unknown weight, so that `calls` calls of every such step fit."""
         return max(self.min_guess, self.limit // (calls * max(1, self._unknown_at_start)))
+
+    @property
+    def likely_calls(self) -> int:
+        """How many calls of a step may begin if the first one is slow, and its result is not weighed."""
+        return self.limit // (LIKELY_BYTES * max(1, self._unknown_at_start))
 
     def has_room(self, nbytes: int, depth: int) -> bool:
         """Return whether a step may charge `nbytes` and still leaves the other steps what they need."""
@@ -277,6 +282,11 @@ class Account:
     def guess_per_call(self, calls: int) -> int:
         """Return the charge for a result of unknown weight, so that `calls` calls of every such step fit."""
         return self.budget.guess_per_call(calls)
+
+    @property
+    def likely_calls(self) -> int:
+        """How many calls of a step may begin if the first one is slow: see `Budget.likely_calls`."""
+        return self.budget.likely_calls
 
     def charge(self, nbytes: int, guess: int = 0) -> None:
         """Charge bytes, or release them if `nbytes` is negative. `guess` is how many of them are a guess."""

@@ -70,8 +70,10 @@ class Admission:
     """Lets the calls of one operator begin when the budget has room for their results.
 
     The weight of a result is unknown until the first result is there. So a call is charged a share of the limit
-    until then (see `budget.py`). The first call runs alone for up to `ALONE_SECONDS`, so that its result tells
-    what others will weigh.
+    until then (see `budget.py`). The first call runs alone for `ALONE_SECONDS`, so that its result tells what
+    others will weigh. If it takes longer, as many calls begin as have room if each makes `LIKELY_BYTES`. Twice as
+    many may run after 3 times that time, 4 times as many after 9 times, and so on. So calls that wait for each
+    other all begin, and few large results are made before one is weighed.
     """
 
     def __init__(
@@ -90,12 +92,14 @@ class Admission:
         """Wakes the workers that waited for the first call."""
         self._is_next = is_next
         """Tells whether the item at an index of a holder is next (see `budget.py`)."""
-        self.first_call_only = False
-        """Whether no call may begin beside the first one."""
-        self._first_is_slow = False
-        """Whether the first call took longer than `ALONE_SECONDS`, so that other calls begin beside it."""
+        self.holds_others = False
+        """Whether no call may begin, because no result of an earlier one was weighed."""
+        self._unweighed_calls = 1
+        """Number of calls that may run before a result was weighed."""
+        self._patience = ALONE_SECONDS
+        """How long the next call waits for a result of the earlier ones. 0 when one of them has ended."""
         self._timer: asyncio.TimerHandle | None = None
-        """Ends the time in which the first call runs alone."""
+        """Ends that time."""
         self._guessed_parts: set[Part] = set()
         """The parts that are charged a guess: their calls began, or wait for room, before the first result."""
         self._entering = 0
@@ -115,8 +119,8 @@ class Admission:
             await asyncio.sleep(0)  # so that calls begin in the order of the stream
         guessed = self._weights.unknown
         if guessed:
-            self._hold_others()
             self._guessed_parts.add(part)
+            self._hold_others()
             part.nbytes = budget.guess_per_call(self._sharing_calls) * part.count
         else:
             part.nbytes = self._weights.expect(part.weight, part.count)
@@ -167,13 +171,17 @@ class Admission:
         self.allow_others()
 
     def allow_others(self) -> None:
-        """Let other calls begin beside the first one, or after it."""
-        if self.first_call_only:
-            self.first_call_only = False
-            self._wake_workers()
-        if self._timer is not None and not self._weights.unknown:
+        """Let all calls begin: one has ended. If its result weighs nothing, or it failed, no other tells more."""
+        self._patience = 0
+        if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._release()
+
+    def _release(self) -> None:
+        if self.holds_others:
+            self.holds_others = False
+            self._wake_workers()
 
     def drop(self) -> None:
         """Cancel the timer."""
@@ -184,13 +192,14 @@ class Admission:
         return part.nbytes if part in self._guessed_parts else 0
 
     def _hold_others(self) -> None:
-        if self._first_is_slow:
+        if not self._patience or len(self._guessed_parts) < self._unweighed_calls:
             return
-        self.first_call_only = True
-        self._timer = self._timer or self._step.context.loop.call_later(ALONE_SECONDS, self._stop_holding_others)
+        self.holds_others = True
+        self._timer = self._timer or self._step.context.loop.call_later(self._patience, self._allow_one_more)
 
-    def _stop_holding_others(self) -> None:
-        """Let other calls begin beside the first one, because it takes long."""
-        self._first_is_slow = True
-        self.first_call_only = False
-        self._wake_workers()
+    def _allow_one_more(self) -> None:
+        """Let another call begin beside those that run, because they take long."""
+        self._timer = None
+        self._patience *= 3
+        self._unweighed_calls = max(2 * self._unweighed_calls, self._step.budget.likely_calls)
+        self._release()

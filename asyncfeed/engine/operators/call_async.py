@@ -105,7 +105,7 @@ class AsyncCalls(Calls):
                 self._pausing
                 or entry is None
                 or pool.working > pool.limit
-                or (entry.one_by_one and self._admission.first_call_only)
+                or (entry.one_by_one and self._admission.holds_others)
             ):
                 entry = None  # a parked worker must not keep the last items alive
                 if self._pausing:
@@ -201,6 +201,6 @@ class AsyncCalls(Calls):
                     operator.send_gate.open()
             elif entry.awaited == i:
                 operator.send_gate.open()
-            if pool.over_limit or (entry.one_by_one and self._admission.first_call_only):
+            if pool.over_limit or (entry.one_by_one and self._admission.holds_others):
                 break
         return i is not None

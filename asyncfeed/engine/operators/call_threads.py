@@ -123,7 +123,9 @@ class ThreadCalls(Calls):
         if on_loop:
             return dispatch.call(group.items, places)
         dispatch.limiter.width = pool.limit
-        if not pool.extra:
+        # One call at a time means: in the order of the items. A group that is ready could overtake the rest of one
+        # that ended early.
+        if not pool.extra and operator.work.concurrency != 1:
             pool.extra = READY_GROUPS
             pool.worker_started()
         outcomes = await dispatch.run(group.items, places)
@@ -218,7 +220,7 @@ class ThreadCalls(Calls):
             group.entry.waiting -= len(group.items)
             return group
         current = self._current
-        if current is None or (current.one_by_one and self._admission.first_call_only):
+        if current is None or (current.one_by_one and self._admission.holds_others):
             return None
         i, count = current.taken, len(current.values)
         if self.operator.work.inline is not None and (current.weight or INLINE_BYTES) < INLINE_BYTES:

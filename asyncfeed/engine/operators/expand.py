@@ -47,12 +47,15 @@ class Expanding(Executor):
         operator.pool.limit = limit = FLAT_CALLS if work.concurrency == "auto" else work.concurrency
         self._estimate = Estimate()
         """The estimate of the weight of a child."""
+        self._list_length = 1
+        """How many children are expected as soon as a call returns, because it returns a list. 0 if it returns an
+        iterator. 1 before the first call has returned."""
         self._child_bytes = 0
         """The estimated bytes of a child. 0 while they are unknown."""
         self._admission = Admission(operator, self._estimate, limit, self._wake_workers, self._is_next)
         # One worker works alone until a child was weighed, or takes long. Children of unknown weight that are made
         # at the same time may be too many bytes.
-        self._admission.first_call_only = True
+        self._admission.holds_others = True
 
     @property
     def unknown(self) -> bool:
@@ -104,7 +107,7 @@ class Expanding(Executor):
         operator, pool, admission = self.operator, self.operator.pool, self._admission
         pool.worker_started()
         while True:
-            if not self._untaken or (admission.first_call_only and self._open):
+            if not self._untaken or (admission.holds_others and self._open):
                 await pool.park()
                 continue
             expansion = self._untaken.popleft()
@@ -146,6 +149,10 @@ class Expanding(Executor):
     async def _expand(self, expansion: Expansion) -> None:
         operator, work, item = self.operator, self.operator.work, expansion.item
         args = (item, ItemPlace(operator.provenance, expansion.position)) if work.placed else (item,)
+        if self._list_length:
+            await self._admit(expansion, self._list_length)
+            if expansion.unwanted:
+                return
         if work.kind == "async" or (work.inline is not None and work.inline(item)):
             made = work.fn(*args)
         else:
@@ -153,14 +160,15 @@ class Expanding(Executor):
         if isinstance(made, Awaitable) and not isinstance(made, AsyncIterable):  # some cursors are both
             made = await made
             raise_if_cancelled()
+        if isinstance(made, (list, tuple)):
+            rest = list(reversed(made))
+            del made  # of a list, only what is not sent yet stays in memory
+            await self._add_list(expansion, rest)
+            return
+        self._list_length = 0
         if isinstance(made, AsyncIterable):
             async with IteratingAsync(made, operator.name, operator.context.in_peace) as iterator:
                 await self._expand_on_loop(expansion, iterator)
-        elif isinstance(made, (list, tuple)):
-            for start in range(0, len(made), CHUNK_ITEMS):
-                if expansion.unwanted:
-                    return
-                await self._add_children(expansion, list(made[start : start + CHUNK_ITEMS]))
         elif isinstance(made, Iterable):
             await self._expand_on_thread(expansion, made)
         else:
@@ -207,27 +215,50 @@ class Expanding(Executor):
         part = expansion.part
         if part is None:
             part = expansion.part = Part(expansion, count, count)
+        if part.admitted:
+            return  # before the call, which was expected to return a list
         part.count = part.weight = count
         # Other expansions leave room for one child of the expansion whose children may be sent now.
         spare = 0 if self.order.may_be_next(expansion) else self._child_bytes or self.operator.budget.min_guess
         await self._admission.admit(part, spare=spare)
 
+    async def _add_list(self, expansion: Expansion, rest: list[Any]) -> None:
+        """Charge what a list of children weighs. Add them, from the last one on, as fast as they are sent."""
+        length = len(rest)
+        self._list_length = max(length, int(0.9 * self._list_length + 0.1 * length), 1)
+        nbytes = self._charge(expansion, rest)
+        while rest and not expansion.unwanted:
+            children = [rest.pop() for _ in range(min(len(rest), CHUNK_ITEMS))]
+            await self._add(expansion, children, nbytes * len(children) // length)
+
     async def _add_children(self, expansion: Expansion, children: list[Any]) -> None:
         """Add children to the expansion, charge what they weigh, and wait while it holds enough."""
+        await self._add(expansion, children, self._charge(expansion, children))
+
+    def _charge(self, expansion: Expansion, children: list[Any]) -> int:
+        """Charge an expansion with what children weigh that were made at once. Return the bytes."""
         operator, part = self.operator, expansion.part
-        if part is None:  # the function has returned a list, so the children were not admitted
+        if part is None:  # the function has returned an iterator before, and now a list
             part = Part(expansion, len(children), len(children))
             part.admit()
-        if expansion.received:
-            children = expansion.leave_out_received(children)
         nbytes = total_size(children)
         if children:
             operator.warn_if_unweighable(children[-1])
             if nbytes and nbytes != len(children) * self._child_bytes:
                 self._estimate.learn(nbytes, len(children))
                 self._child_bytes = self._estimate.expect(1)
-                operator.budget.need(operator.depth, self._child_bytes)
+                operator.budget.need(operator.depth, max(1, self._list_length) * self._child_bytes)
         self._admission.settle(part, nbytes)
+        return nbytes
+
+    async def _add(self, expansion: Expansion, children: list[Any], nbytes: int) -> None:
+        """Add children to the expansion, which is charged with their bytes, and wait while it holds enough."""
+        operator = self.operator
+        if expansion.received:
+            count = len(children)
+            children = expansion.leave_out_received(children)
+            # What was left out is charged until all children were made.
+            nbytes = nbytes * len(children) // count
         expansion.charged -= nbytes
         expansion.nbytes += nbytes
         expansion.children.extend(children)
