@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 
@@ -31,6 +32,17 @@ def grows(x):
 def large(x):
     """400 KB that tell the number."""
     return np.full(50_000, float(x))
+
+
+def takes_time(x):
+    """A millisecond, so that most kills come in a call."""
+    time.sleep(0.001)
+    return x
+
+
+def large_and_slow(x):
+    time.sleep(0.001)
+    return large(x)
 
 
 def large_until_killed(x):

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import random
+import signal
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncfeed as af
 from asyncfeed.testing import no_leaks
 from tests.engine import in_worker as fns
 from tests.engine.inside import OwnWorkers, memory_used
-from tests.searching import Tally
+from tests.searching import SEARCH, SEED, SEEDS, Tally
+from tests.unit.test_shared import same
 
 TALLY = Tally()
+KILLS = max(2, round(3 * SEARCH))
+"""Number of kills in each long run."""
 
 
 @pytest.fixture
@@ -84,3 +93,125 @@ def test_a_name_that_a_function_asks_for_is_sent_though_a_later_item_kills(own: 
     first, (*others, failed, rest) = own(fns.needs_name_then_dies).call_group(list(range(6)), placed=True)
     assert (first, others, rest) == ([0, 1], [2, 3], None)
     assert "exited with status 3" in str(failed)
+
+
+# -- in a whole run
+
+
+def pipeline_of(folder: Path, rng: random.Random, on: str) -> tuple[af.Pipeline[Any], int]:
+    """Draw a pipeline whose workers die of some items, once each. On threads it does not die."""
+    lethal = 0
+    items = []
+    for number in range(rng.randrange(20, 60)):
+        phase = rng.choice(["load", "call", "answer"]) if rng.random() < 0.08 else ""
+        lethal += bool(phase)
+        place = folder / f"{number}"
+        if on == "thread" and phase:
+            place.touch()
+        items.append(fns.Deadly(number, str(place), phase, rng.choice(list(fns.WAYS_TO_DIE))))
+    options: dict[str, Any] = {
+        "on": on,
+        "concurrency": rng.choice([1, 2, 3]),
+        "ordered": rng.random() < 0.7,
+        "rng": rng.random() < 0.7,
+    }
+    if rng.random() < 0.3:
+        options |= {"on_error": "skip", "skip_limit": 1}
+    source = af.items(items)
+    if rng.random() < 0.5:
+        source = source.shuffle(seed=rng.randrange(9))
+    return source.map(fns.outlives, **options), lethal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_deaths_change_nothing(tmp_path: Path, seed: int) -> None:
+    """Workers die at drawn items and phases; results, order and random numbers are those of threads.
+
+    Also if the run is left in the middle, and another one goes on from its state.
+    """
+    (tmp_path / "thread").mkdir()
+    answers = list(pipeline_of(tmp_path / "thread", random.Random(seed), "thread")[0])
+    plain = [pickle.loads(pickle.dumps(each)) for each in answers]
+    pipeline, lethal = pipeline_of(tmp_path, rng := random.Random(seed), "process")
+    limit = rng.choice(["1MB", "100MB"])
+    got: list[Any] = []
+    died = 0
+    state = None
+    with no_leaks():
+        for stop in (rng.randrange(len(plain)), len(plain) + 1):
+            with pipeline.open(state=state, memory_limit=limit) as feed:
+                for each in feed:
+                    got.append(each)
+                    if len(got) == stop:
+                        break
+                state = feed.state_dict()
+                died += sum(count for _, count in feed.stats().slow_paths)
+    if "ordered=False" in str(pipeline):
+        got, plain = by_number(got), by_number(plain)
+    assert same(got, plain)
+    assert died <= lethal
+    TALLY.add(died)
+
+
+def by_number(items: list[Any]) -> list[Any]:
+    return sorted(items, key=lambda each: each[0])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder of files of 80 KB each."""
+    for number in range(50):
+        np.save(tmp_path / f"{number}.npy", np.full(10_000, float(number)))
+    return tmp_path
+
+
+RUNS: dict[str, Callable[[Any, Path, str], af.Pipeline[Any]]] = {
+    "small": lambda numbers, _, on: numbers.map(fns.takes_time, on=on, concurrency=2),
+    "random": lambda numbers, _, on: numbers.map(fns.noisy, rng=True, on=on, concurrency=3),
+    "blocks": lambda numbers, _, on: numbers.map(fns.large_and_slow, on=on, concurrency=2),
+    "unordered": lambda numbers, _, on: numbers.map(fns.large_and_slow, on=on, concurrency=3, ordered=False),
+    "batches": lambda numbers, at, on: (
+        numbers.map(lambda n: af.File(f"{at}/{n % 50}.npy")).load(af.npy, on=on, concurrency=2).batch(4)
+    ),
+}
+
+
+def digest(delivered: Any) -> Any:
+    """Return something short that differs if what was delivered does."""
+    if isinstance(delivered, np.ndarray):
+        return delivered.shape, float(delivered.flat[0]), zlib.crc32(np.ascontiguousarray(delivered))
+    return delivered
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_kills_at_any_moment_change_nothing(files: Path, kind: str) -> None:
+    """A worker is killed when all items have come that were sent before the last kill. So none is killed twice."""
+    rng, build, before = random.Random(f"{SEED} {kind}"), RUNS[kind], fns.children()
+    sent = kills = until = count = 0
+
+    def numbers() -> Iterator[int]:
+        nonlocal sent
+        while kills < KILLS:
+            sent += 1
+            yield sent - 1
+
+    got: list[Any] = []
+    with no_leaks(), build(af.items(numbers), files, "process").open(memory_limit="32MB") as feed:
+        for each in feed:
+            got.append(digest(each))
+            count += len(each) if kind == "batches" else 1
+            all_came = count >= until and (kind != "unordered" or {x for _, x, _ in got} >= set(range(until)))
+            running = sorted(fns.children() - before)
+            if kills < KILLS and all_came and running and rng.random() < 0.1:
+                until = sent
+                os.kill(rng.choice(running), signal.SIGKILL)
+                kills += 1
+        died = sum(number for name, number in feed.stats().slow_paths if "died" in name)
+        assert memory_used(feed) == 0
+    plain = [digest(each) for each in build(af.items(range(sent)), files, "thread")]
+    if kind == "unordered":
+        got, plain = sorted(got), sorted(plain)
+    assert got == plain
+    assert died <= KILLS
+    TALLY.add(died)
+    TALLY.show("workers killed")
