@@ -385,15 +385,20 @@ def _load_at_second_try(place):
 
 
 class KillsWhenSent:
-    """Kills a worker while the parent writes it. The worker has not begun it, and gets no order."""
+    """Kills workers while the parent writes it: those of the parent that are not spared.
 
-    def __init__(self, number, pid):
-        self.number, self.pid = number, pid
+    They have not begun it, and get no order.
+    """
+
+    def __init__(self, number, spared, times=1):
+        self.number, self.spared, self.times = number, spared, times
 
     def __reduce__(self):
-        if self.pid in children():
-            os.kill(self.pid, signal.SIGKILL)
-            assert gone(self.pid)
+        if self.times:
+            self.times -= 1
+            for pid in children() - self.spared:
+                os.kill(pid, signal.SIGKILL)
+                assert gone(pid)
         return int, (self.number,)
 
 
@@ -449,8 +454,39 @@ def _refuse():
 
 
 class DiesLoading(Unloadable):
+    """Kills each worker that loads it, and counts them in a file."""
+
+    def __init__(self, place=os.devnull):
+        self.place = place
+
     def __reduce__(self):
-        return os._exit, (4,)
+        return _die_loading, (self.place,)
+
+
+def _die_loading(place):
+    with open(place, "a") as file:
+        file.write("x")
+    os._exit(4)
+
+
+@dataclasses.dataclass(frozen=True)
+class DiesAt(Decoder[np.ndarray]):
+    """Decodes any file, and kills the worker at one of this name."""
+
+    file: str
+    name = "dies_at"
+
+    @property
+    def row(self):
+        return Row((9,), np.dtype("i8"))
+
+    def decode_into(self, buffer, file, row):
+        row[:] = self.decode(buffer, file)
+
+    def decode(self, buffer, file):
+        if file.path.endswith(self.file):
+            os._exit(3)
+        return np.zeros(9, "i8")
 
 
 def nested(x):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import pickle
 import random
 import signal
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,18 +48,28 @@ def own() -> Iterator[Callable[..., OwnWorkers]]:
 
 def test_results_of_another_order_are_never_taken_for_those_of_this_one(own: Any) -> None:
     """A worker that dies before it has its order leaves the results of the order before in shared memory."""
-    workers = own(fns.pid)
-    first = workers.call(0)
-    assert workers.call(fns.KillsWhenSent(1, first)) != first
+    others, workers = fns.children(), own(fns.same)
+    assert workers.call(0) == 0
+    assert workers.call(fns.KillsWhenSent(1, others)) == 1
 
 
 def test_a_worker_that_dies_before_its_order_suspects_no_item(own: Any) -> None:
     """It had answered others, so it is only replaced, again and again."""
-    workers = own(fns.pid)
-    pid = workers.call(0)
-    for _ in range(3):
-        pid = workers.call(fns.KillsWhenSent(1, pid))
+    others, workers = fns.children(), own(fns.same)
+    for number in range(3):
+        assert workers.call_group([number, number]) == [[number, number]]
+        assert workers.call(fns.KillsWhenSent(5, others)) == 5
     assert workers.deaths == 3
+
+
+def test_a_worker_that_dies_before_its_first_answer_suspects_the_first_item(own: Any) -> None:
+    """Even if it had not begun it: else a worker that always dies would be replaced without end."""
+    others, workers = fns.children(), own(fns.same)
+    failed, rest = workers.call_group([fns.KillsWhenSent(5, others, times=2), 6])[0]
+    assert "the second one to die there" in str(failed)
+    assert rest is None
+    assert workers.deaths == 2
+    assert workers.call(fns.KillsWhenSent(5, others)) == 5
 
 
 def test_what_was_done_before_the_death_counts_and_what_comes_after_is_innocent(own: Any, tmp_path: Path) -> None:
@@ -93,6 +106,64 @@ def test_a_name_that_a_function_asks_for_is_sent_though_a_later_item_kills(own: 
     first, (*others, failed, rest) = own(fns.needs_name_then_dies).call_group(list(range(6)), placed=True)
     assert (first, others, rest) == ([0, 1], [2, 3], None)
     assert "exited with status 3" in str(failed)
+
+
+# -- workers that die while they start
+
+
+def test_a_worker_that_dies_while_it_starts_is_replaced(own: Any, tmp_path: Path) -> None:
+    workers = own(fns.DiesLoadingOnce(str(tmp_path / "died")))
+    assert workers.call_group([1, 2]) == [[1, 2]]
+    assert workers.deaths == 1
+
+
+def test_the_second_worker_in_a_row_that_dies_while_it_starts_ends_the_run(tmp_path: Path) -> None:
+    """No item is at fault, so none is skipped. The error says how the worker ended, and where to look."""
+    fn = fns.DiesLoading(str(tmp_path / "starts"))
+    with pytest.raises(af.PipelineError) as raised:
+        list(af.items(range(9)).map(fn, on="process", concurrency=1, on_error="skip", skip_limit=9))
+    text = (
+        "exited with status 4 while it was starting, the second in a row: look at what the modules of the function"
+    )
+    assert text in str(raised.value)
+    assert (tmp_path / "starts").read_text() == "xx"
+
+
+# -- failures
+
+
+def test_the_error_names_the_item_and_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="was killed by SIGKILL while it worked on this item") as raised:
+        list(af.items(range(30)).map(fns.killed, on="process", concurrency=2))
+    assert "item number 7 (ordinal 7 of epoch 0)" in raised.value.__notes__[-1]
+    assert "because memory ran out (`dmesg` tells): lower concurrency or memory_limit" in str(raised.value)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_error_names_the_file(tmp_path: Path, batched: bool) -> None:
+    """A batch that is decoded in a worker is one item, so all its files are named."""
+    for number in range(12):
+        np.save(tmp_path / f"{number:02}.npy", np.full(9, number))
+    pipeline = af.files(f"{tmp_path}/*.npy").load(fns.DiesAt("07.npy"), on="process", concurrency=1)
+    with pytest.raises(RuntimeError, match="exited with status 3 while it worked on this item") as raised:
+        list(pipeline.batch(4) if batched else pipeline)
+    (note,) = (each for each in raised.value.__notes__ if "in stage" in each)
+    assert f"{tmp_path}/07.npy" in note
+    assert (f"{tmp_path}/04.npy" in note) is batched
+    assert f"{tmp_path}/08.npy" not in note
+
+
+def test_an_item_that_killed_two_workers_counts_as_one_failure_also_in_states() -> None:
+    """Limits count it once, and a run that goes on from a state does not count or call it again."""
+    pipeline = af.items(range(30)).map(fns.killed, on="process", concurrency=2, on_error="skip", skip_limit=1)
+    with pipeline.open() as feed:
+        first = [next(feed) for _ in range(12)]
+        assert [each.ordinal for each in feed.skipped] == [7]
+        assert feed.stats().skipped == 1
+        state = feed.state_dict()
+    with pipeline.open(state=state) as feed:
+        assert first + list(feed) == [each for each in range(30) if each != 7]
+        assert dict(feed.stats().slow_paths) == {}
 
 
 # -- in a whole run
@@ -215,3 +286,33 @@ def test_kills_at_any_moment_change_nothing(files: Path, kind: str) -> None:
     assert died <= KILLS
     TALLY.add(died)
     TALLY.show("workers killed")
+
+
+@pytest.mark.parametrize("how", ["close", "cancel"])
+def test_a_run_may_be_left_at_any_moment_of_a_death(tmp_path: Path, how: str) -> None:
+    """While workers die and others start in their place; no process, thread or descriptor is left."""
+    rng, before = random.Random(f"{SEED} {how}"), fns.children()
+
+    async def leave(feed: af.Feed[Any], seconds: float) -> None:
+        async def drain() -> None:
+            async for _ in feed:
+                pass
+
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(drain(), seconds)
+        await feed.aclose()
+
+    with no_leaks():
+        for number in range(KILLS):
+            items = [fns.Deadly(each, f"{tmp_path}/{number} {each}", "call") for each in range(40)]
+            feed = af.items(items).map(fns.outlives, on="process", concurrency=2).open()
+            seconds = rng.random()
+            if how == "cancel":
+                asyncio.run(leave(feed, seconds))
+                continue
+            timer = threading.Timer(seconds, feed.close)
+            timer.start()
+            with contextlib.suppress(af.ClosedError):
+                list(feed)
+            timer.join()
+    assert fns.children() <= before
