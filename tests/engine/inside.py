@@ -374,9 +374,10 @@ class LeftOut(Exception):  # noqa: N818 - it is no error
 class OwnWorkers:
     """The worker processes of one stage outside any run; `kept` keeps them for the next."""
 
-    def __init__(self, fn: Callable[..., Any], kept: KeptWorkers = kept) -> None:
+    def __init__(self, fn: Callable[..., Any], kept: KeptWorkers = kept, *, skips: bool = False) -> None:
         self._kept = kept
-        self._processes = Processes(Work(fn, "process", concurrency=1), "map(fn)", kept)
+        skip = (lambda _: True) if skips else None
+        self._processes = Processes(Work(fn, "process", concurrency=1, skip=skip), "map(fn)", kept)
         self._processes.room = constants.GROUP_BYTES
 
     def call(self, item: Any) -> Any:
