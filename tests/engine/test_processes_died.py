@@ -19,6 +19,7 @@ import pytest
 
 import asyncfeed as af
 from asyncfeed.testing import no_leaks
+from tests.engine import dying
 from tests.engine import in_worker as fns
 from tests.engine.inside import OwnWorkers, memory_used
 from tests.searching import SEARCH, SEED, SEEDS, Tally
@@ -50,7 +51,7 @@ def test_results_of_another_order_are_never_taken_for_those_of_this_one(own: Any
     """A worker that dies before it has its order leaves the results of the order before in shared memory."""
     others, workers = fns.children(), own(fns.same)
     assert workers.call(0) == 0
-    assert workers.call(fns.KillsWhenSent(1, others)) == 1
+    assert workers.call(dying.KillsWhenSent(1, others)) == 1
 
 
 def test_a_worker_that_dies_before_its_order_suspects_no_item(own: Any) -> None:
@@ -58,24 +59,24 @@ def test_a_worker_that_dies_before_its_order_suspects_no_item(own: Any) -> None:
     others, workers = fns.children(), own(fns.same)
     for number in range(2):
         assert workers.call_group([number, number]) == [[number, number]]
-        assert workers.call(fns.KillsWhenSent(5, others, times=2)) == 5
+        assert workers.call(dying.KillsWhenSent(5, others, times=2)) == 5
     assert workers.deaths == 4
 
 
 def test_a_worker_that_dies_before_its_first_answer_suspects_the_first_item(own: Any) -> None:
     """Even if it had not begun it: else a worker that always dies would be replaced without end."""
     others, workers = fns.children(), own(fns.same)
-    failed, rest = workers.call_group([fns.KillsWhenSent(5, others, times=2), 6])[0]
+    failed, rest = workers.call_group([dying.KillsWhenSent(5, others, times=2), 6])[0]
     assert "the second one to die there" in str(failed)
     assert rest is None
     assert workers.deaths == 2
-    assert workers.call(fns.KillsWhenSent(5, others)) == 5
+    assert workers.call(dying.KillsWhenSent(5, others)) == 5
 
 
 def test_what_was_done_before_the_death_counts_and_what_comes_after_is_innocent(own: Any, tmp_path: Path) -> None:
     """The results before it are kept, it goes to another worker alone, and the others are called once."""
-    items = [fns.Deadly(each, f"{tmp_path}/{each}", "call" if each in (2, 4) else "") for each in range(6)]
-    workers = own(fns.outlives)
+    items = [dying.Deadly(each, f"{tmp_path}/{each}", "call" if each in (2, 4) else "") for each in range(6)]
+    workers = own(dying.outlives)
     assert [[number for number, _ in part] for part in workers.call_group(items)] == [[0, 1, 2], [3, 4], [5]]
     assert workers.deaths == 2
 
@@ -88,11 +89,11 @@ def test_an_item_that_kills_two_workers_has_failed(own: Any) -> None:
 
 
 @pytest.mark.parametrize("phase", ["load", "call", "answer"])
-@pytest.mark.parametrize("how", fns.WAYS_TO_DIE)
+@pytest.mark.parametrize("how", dying.WAYS_TO_DIE)
 def test_a_death_at_an_item_is_no_failure(tmp_path: Path, phase: str, how: str, capfd: Any) -> None:
     """While it is read, in the call, and while the result is written."""
-    items = [fns.Deadly(each, str(tmp_path / "died"), phase if each == 5 else "", how) for each in range(30)]
-    pipeline = af.items(items).map(fns.outlives, on="process", concurrency=2)
+    items = [dying.Deadly(each, str(tmp_path / "died"), phase if each == 5 else "", how) for each in range(30)]
+    pipeline = af.items(items).map(dying.outlives, on="process", concurrency=2)
     with no_leaks(), pipeline.open() as feed:
         assert [number for number, _ in feed] == list(range(30))
         assert dict(feed.stats().slow_paths) == {
@@ -103,7 +104,7 @@ def test_a_death_at_an_item_is_no_failure(tmp_path: Path, phase: str, how: str, 
 
 def test_a_name_that_a_function_asks_for_is_sent_though_a_later_item_kills(own: Any) -> None:
     """The group ends at the item that needs its name."""
-    workers = own(fns.needs_name_then_dies, skips=True)
+    workers = own(dying.needs_name_then_dies, skips=True)
     first, (*others, failed), rest = workers.call_group(list(range(6)), placed=True)
     assert (first, others, rest) == ([0, 1], [2, 3], [5])
     assert "exited with status 3" in str(failed)
@@ -113,7 +114,7 @@ def test_a_name_that_a_function_asks_for_is_sent_though_a_later_item_kills(own: 
 
 
 def test_a_worker_that_dies_while_it_starts_is_replaced(own: Any, tmp_path: Path) -> None:
-    workers = own(fns.DiesLoadingOnce(str(tmp_path / "died")))
+    workers = own(dying.DiesLoadingOnce(str(tmp_path / "died")))
     assert workers.call_group([1, 2]) == [[1, 2]]
     assert workers.deaths == 1
 
@@ -145,7 +146,7 @@ def test_the_error_names_the_file(tmp_path: Path, batched: bool) -> None:
     """A batch that is decoded in a worker is one item, so all its files are named."""
     for number in range(12):
         np.save(tmp_path / f"{number:02}.npy", np.full(9, number))
-    pipeline = af.files(f"{tmp_path}/*.npy").load(fns.DiesAt("07.npy"), on="process", concurrency=1)
+    pipeline = af.files(f"{tmp_path}/*.npy").load(dying.DiesAt("07.npy"), on="process", concurrency=1)
     with pytest.raises(RuntimeError, match="exited with status 3 while it worked on this item") as raised:
         list(pipeline.batch(4) if batched else pipeline)
     (note,) = (each for each in raised.value.__notes__ if "in stage" in each)
@@ -180,7 +181,7 @@ def pipeline_of(folder: Path, rng: random.Random, on: str) -> tuple[af.Pipeline[
         place = folder / f"{number}"
         if on == "thread" and phase:
             place.touch()
-        items.append(fns.Deadly(number, str(place), phase, rng.choice(list(fns.WAYS_TO_DIE))))
+        items.append(dying.Deadly(number, str(place), phase, rng.choice(list(dying.WAYS_TO_DIE))))
     options: dict[str, Any] = {
         "on": on,
         "concurrency": rng.choice([1, 2, 3]),
@@ -192,7 +193,7 @@ def pipeline_of(folder: Path, rng: random.Random, on: str) -> tuple[af.Pipeline[
     source = af.items(items)
     if rng.random() < 0.5:
         source = source.shuffle(seed=rng.randrange(9))
-    return source.map(fns.outlives, **options), lethal
+    return source.map(dying.outlives, **options), lethal
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -305,8 +306,8 @@ def test_a_run_may_be_left_at_any_moment_of_a_death(tmp_path: Path, how: str) ->
 
     with no_leaks():
         for number in range(KILLS):
-            items = [fns.Deadly(each, f"{tmp_path}/{number} {each}", "call") for each in range(40)]
-            feed = af.items(items).map(fns.outlives, on="process", concurrency=2).open()
+            items = [dying.Deadly(each, f"{tmp_path}/{number} {each}", "call") for each in range(40)]
+            feed = af.items(items).map(dying.outlives, on="process", concurrency=2).open()
             seconds = rng.random()
             if how == "cancel":
                 asyncio.run(leave(feed, seconds))
