@@ -114,7 +114,7 @@ class Calling(Batching[T_co]):
         Raises:
             Exception: While the pipeline runs, the exception of the read or of the decoder, with a note that names
                 the file. For `on="process"`, its cause is the traceback in the process, as text.
-            RuntimeError: A process died at this item.
+            RuntimeError: Two processes died at this item, one after the other.
 
         Order:
             That of the items, unless `ordered=False`.
@@ -206,7 +206,7 @@ class Calling(Batching[T_co]):
         Raises:
             Exception: While the pipeline runs, the exception of `fn`, after all items before the one that failed.
                 For `on="process"`, the cause of the exception is the traceback in the process, as text.
-            RuntimeError: A process died at this item.
+            RuntimeError: Two processes died at this item, one after the other.
             TimedOut: The last call for an item took longer than `timeout`.
 
         Order:
@@ -234,6 +234,11 @@ class Calling(Batching[T_co]):
             for each core. The next run sends the function again. The variables of its module are as the last run
             left them, as on threads. A process is not used again if a file it imported, the environment or the
             working directory has changed. A process whose function hangs is killed after the `grace`.
+
+            If a process dies (a crash, `os._exit`, a kill because memory ran out), another one goes on with its
+            items. The item at which it died is called again. If a second process dies at it, that item has failed.
+            `on_error` may leave it out. The log names each death, and `stats()` counts them. If two processes in a
+            row die while they start, the run ends.
 
         Example:
             >>> import asyncfeed as af

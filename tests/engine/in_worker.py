@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -29,6 +30,17 @@ def grows(x):
 def large(x):
     """400 KB that tell the number."""
     return np.full(50_000, float(x))
+
+
+def takes_time(x):
+    """A millisecond, so that most kills come in a call."""
+    time.sleep(0.001)
+    return x
+
+
+def large_and_slow(x):
+    time.sleep(0.001)
+    return large(x)
 
 
 def large_until_killed(x):
@@ -327,8 +339,19 @@ def _refuse():
 
 
 class DiesLoading(Unloadable):
+    """Kills each worker that loads it, and counts them in a file."""
+
+    def __init__(self, place=os.devnull):
+        self.place = place
+
     def __reduce__(self):
-        return os._exit, (4,)
+        return _die_loading, (self.place,)
+
+
+def _die_loading(place):
+    with open(place, "a") as file:
+        file.write("x")
+    os._exit(4)
 
 
 def nested(x):

@@ -374,9 +374,11 @@ class LeftOut(Exception):  # noqa: N818 - it is no error
 class OwnWorkers:
     """The worker processes of one stage outside any run; `kept` keeps them for the next."""
 
-    def __init__(self, fn: Callable[..., Any], kept: KeptWorkers = kept) -> None:
+    def __init__(self, fn: Callable[..., Any], kept: KeptWorkers = kept, *, skips: bool = False) -> None:
         self._kept = kept
-        self._processes = Processes(Work(fn, "process", concurrency=1), "map(fn)", kept)
+        skip = (lambda _: True) if skips else None
+        self._processes = Processes(Work(fn, "process", concurrency=1, skip=skip), "map(fn)", kept)
+        self._processes.room = constants.GROUP_BYTES
 
     def call(self, item: Any) -> Any:
         """Call the function for an item in a worker."""
@@ -384,6 +386,24 @@ class OwnWorkers:
         if outcomes.missing:
             raise outcomes.missing[0] or LeftOut
         return outcomes.values[0]
+
+    def call_group(self, items: list[Any], *, placed: bool = False) -> list[Any]:
+        """Call the function for items that go to a worker together, until there is a result or error for each.
+
+        Return them in parts, as the stage gets them.
+        """
+        got = []
+        while items:
+            places = [place_of_batch([0, 1]) for _ in items] if placed else None
+            outcomes, _ = self._processes.call(items, places)
+            got.append([outcomes.missing.get(at, value) for at, value in enumerate(outcomes.values)])
+            items = items[len(outcomes) :]
+        return got
+
+    @property
+    def deaths(self) -> int:
+        """The number of workers that died."""
+        return sum(count for _, count in self._processes.died.counts())
 
     def stop(self, *, with_threads: bool = True) -> None:
         """Let go of the workers; `with_threads=False` is the end of the interpreter, which starts no thread."""

@@ -254,6 +254,8 @@ def test_an_interrupt_sent_to_a_worker_does_nothing() -> None:
         for pid in started:
             os.kill(pid, signal.SIGINT)
         assert [next(feed) for _ in range(1000)] == list(range(1, 1001))
+        assert started <= fns.children()
+        assert dict(feed.stats().slow_paths) == {}
 
 
 # -- the main script

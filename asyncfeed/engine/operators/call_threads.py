@@ -67,9 +67,7 @@ class ThreadCalls(Calls):
         super().__init__(operator)
         work, context = operator.work, operator.context
         if work.kind == "process":
-            self._dispatch: ThreadDispatch = ProcessDispatch(
-                context.threads, context.processes, work, operator.name, operator.unit
-            )
+            self._dispatch: ThreadDispatch = ProcessDispatch(context, work, operator.name, operator.unit)
         else:
             self._dispatch = ThreadDispatch(context.threads, work, operator.name, operator.unit)
         # A group that is next (see `budget.py`) is admitted even if it exceeds the limit, so no group may be large

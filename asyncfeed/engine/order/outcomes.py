@@ -24,6 +24,11 @@ class Outcomes:
         self.missing[len(self.values)] = error
         self.values.append(None)
 
+    def drop_last(self) -> None:
+        """Drop the last item, which had no value. It is called again."""
+        self.values.pop()
+        del self.missing[len(self.values)]
+
     def leave_out(self, count: int) -> None:
         """Add `count` items that are left out, because the stream ends before them."""
         for _ in range(count):

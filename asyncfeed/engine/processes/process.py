@@ -68,6 +68,8 @@ class Worker:
         self.alive = True
         self.starting = True
         self.killed = False
+        self.answered = False
+        """Whether it has answered an item since it has the function."""
         self._lock = threading.Lock()
         self._reaped = False
         self._poll = select.poll()
@@ -91,6 +93,7 @@ class Worker:
     def ask(self, order: bytes) -> bytes:
         """Give the process an order (see `worker`), and wait for its answer or its end: `alive` says which."""
         try:
+            self.results.forget()  # those of the order before, in case the process dies before it gets this one
             self._sock.send(order)
             while (answer := self._receive()) == program.BLOCK:
                 pass
@@ -175,7 +178,10 @@ class Worker:
             how = f"was killed by {_signal_name(-status)}"
             more = "its output on stderr may say where"
             if -status == signal.SIGKILL:
-                more = "if memory ran out, the system did that: look into its log (`dmesg`)"
+                more = (
+                    "most often the kernel does that because memory ran out (`dmesg` tells): lower concurrency or "
+                    "memory_limit"
+                )
         return f"worker process {self.pid} {how} {when}; {more}"
 
 

@@ -4,6 +4,8 @@ An `Arena` is an anonymous file that one process writes and another one reads, i
 
 * Nothing here is locked. The two processes take turns by messages, for which each side waits.
 * A value counts only when it is complete. A value that a process left half written when it died is never read.
+* A reader that forgets what it has read finds no old values if the writer then dies before it writes.
+* A writer notes which value it makes before it makes it. So if it dies, the reader knows whether it was at one.
 * Arrays are not pickled (pickle protocol 5, buffers out-of-band). The bytes of an array are copied once in and
   once out. A large array of a result is in a block instead, and is copied at most once (`blocks.py`).
 * A value that was read does not use the arena, which is written again while the reader still holds the value.
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 _BYTES = np.dtype(np.uint8)
 _HEAD = Struct("<Qd")  # number of complete values; seconds that they took
+_BEGUN = Struct("<Q")  # after the head: number of values that were begun
 _RECORD = Struct("<QQ")  # bytes of the pickle that follows; number of buffers after the pickle
 _BUFFER = Struct("<QQ")  # bytes of a buffer; number of the block that holds it, or 0 if it follows in the arena
 
@@ -126,7 +129,11 @@ class Arena:
         self._end = ALIGNMENT
         self._outside = 0
         self._count = 0
-        self.finish(0.0)
+        self.forget()
+
+    def begin_value(self) -> None:
+        """Note that the next value of the group is being made."""
+        _BEGUN.pack_into(self._memory.data, _HEAD.size, self._count + 1)
 
     @property
     def written(self) -> int:
@@ -168,10 +175,13 @@ class Arena:
 
     def finish(self, seconds: float) -> None:
         """Record the number of values in the group, and how long they took."""
+        self._write_head(self._count, seconds)
+
+    def _write_head(self, count: int, seconds: float) -> None:
         memory = self._memory
         if not memory.size:
             raise OSError(errno.EBADF, "the memory shared with a worker process is closed")
-        _HEAD.pack_into(memory.data, 0, self._count, seconds)
+        _HEAD.pack_into(memory.data, 0, count, seconds)
 
     def write(self, data: Any) -> int:
         """Append bytes. Pickle calls this."""
@@ -208,6 +218,16 @@ class Arena:
         return np.frombuffer(mmap.mmap(self._fd, os.fstat(self._fd).st_size), np.uint8)
 
     # -- reading
+
+    def forget(self) -> None:
+        """Let the group have no values. A reader calls this before the other process writes the next group."""
+        self._write_head(0, 0.0)
+        _BEGUN.pack_into(self._memory.data, _HEAD.size, 0)
+
+    def unfinished(self) -> bool:
+        """Return whether the other process has begun to make a value and not completed it."""
+        (begun,) = _BEGUN.unpack_from(self._memory.data, _HEAD.size)
+        return bool(begun > _HEAD.unpack_from(self._memory.data)[0])
 
     def open(self) -> tuple[int, float]:
         """Begin to read the group that the other process wrote. Return the number of values and their seconds."""

@@ -5,8 +5,17 @@ the results. For the stage this is a group like any other. So order, groups, mem
 the same as on threads. Invariants:
 
 * A worker belongs to one thread, or is idle, or has ended. The thread waits for the worker's answer or its end,
-  whichever comes first. If the worker dies, the thread returns the results so far and an error for the item that
-  the worker was at. The rest of the group goes back to the stage, for another worker.
+  whichever comes first.
+* An item has one result, whatever dies. The results that a worker had completed when it died count. The thread
+  keeps all other items of the group, with their places and their part of the budget, until they have gone to
+  another worker or back to the stage. So order, random numbers, states and memory are as if nothing had died.
+* A worker suspects the item that it was at when it died: it was reading it, in the call, or writing its result.
+  The items behind it are innocent. A worker that has not answered any item suspects the first one that it was
+  sent. So each death has a suspect, or was preceded by an answer, and no series of deaths is endless.
+* A suspect goes to another worker alone. If that dies of it, too, the item has failed, as if its function had
+  raised. `on_error` may leave it out.
+* If a worker dies while it starts, another one is started. If that does so, too, the run ends, because no item is
+  at fault.
 * A worker that has answered may be kept for the next run of the same function (`engine/processes/kept.py`). A
   worker that died, was killed, or did not answer within the grace is never used again.
 * No method that the event loop calls waits for a process.
@@ -18,7 +27,7 @@ import logging
 import sys
 import threading
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncfeed.engine.constants import PROCESS_GROUP_SECONDS
 from asyncfeed.engine.operators.dispatch import ThreadDispatch
@@ -35,6 +44,10 @@ from asyncfeed.functions.sending import called, can_send_by_value, pack
 from asyncfeed.machine import usable_cores
 from asyncfeed.reading.listing import FileSpan
 from asyncfeed.stages.steps import Work
+from asyncfeed.stats import SlowPaths
+
+if TYPE_CHECKING:
+    from asyncfeed.engine.operators.step import RunContext
 
 log = logging.getLogger("asyncfeed")
 
@@ -42,10 +55,11 @@ log = logging.getLogger("asyncfeed")
 class ProcessDispatch(ThreadDispatch):
     """Forms groups of about 10 ms or 1 MB of work, and has worker processes do them."""
 
-    def __init__(self, threads: Threads, others: list[Processes], work: Work, name: str, unit: int) -> None:
-        super().__init__(threads, work, name, unit)
+    def __init__(self, context: RunContext, work: Work, name: str, unit: int) -> None:
+        super().__init__(context.threads, work, name, unit)
         self._processes = Processes(work, name)
-        others.append(self._processes)
+        context.processes.append(self._processes)
+        context.slow_paths.append(self._processes.died)
 
     def group(self, count: int, costs: Sequence[int], ratio: float) -> int:
         """Return how many of `count` items go into the next group. Items are copied, so they weigh, too."""
@@ -85,6 +99,8 @@ class Processes:
         self._workers: set[Worker] = set()
         self._idle: list[Worker] = []
         self._stopping = False
+        self.died = SlowPaths()
+        """Counts the workers that died while the run went on."""
 
     # -- on threads
 
@@ -93,22 +109,37 @@ class Processes:
 
         Raises if no worker can be started, because that is not the fault of an item.
         """
-        worker = self._take()
-        if worker is not None and self._stopping:
-            self._give_back(worker)
-            worker = None
         outcomes, seconds = Outcomes(), 0.0
-        if worker is not None:
+        suspect = False  # whether a worker has died of the first item without an outcome
+        while suspect or not outcomes:
+            worker = self._take()
+            if worker is None:
+                break
+            if self._stopping:
+                self._give_back(worker)
+                break
+            done = len(outcomes)
+            todo = slice(done, done + 1 if suspect else None)
             try:
-                seconds = self._ask(worker, items, places, outcomes)
-                if NamesNeeded in map(type, outcomes.missing.values()):
-                    self._with_names, outcomes = True, Outcomes()
-                    seconds += self._ask(worker, items, places, outcomes)
+                took, suspected = self._ask(worker, items[todo], places and places[todo], outcomes)
             except BaseException:
                 worker.kill()  # its state is unknown, so no other run may use it
                 self._end(worker)
                 raise
-            self._give_back(worker)
+            seconds += took
+            if worker.alive:
+                self._give_back(worker)
+            elif not suspected:
+                self._note_death(worker, "between two items")
+            elif not suspect:
+                self._note_death(worker, "while it worked on an item, which another one now does again")
+            else:
+                how = self._note_death(worker, "while it worked on this item, the second one to die there")
+                outcomes.add_missing(RuntimeError(how))
+            if suspected:
+                suspect = not suspect
+            elif len(outcomes) > done:
+                suspect = False
         if self._stopping:  # no step reads these outcomes
             outcomes = Outcomes()
             outcomes.leave_out(len(items))
@@ -117,8 +148,13 @@ class Processes:
             outcomes.leave_out(len(items) - len(outcomes))
         return outcomes, seconds
 
-    def _ask(self, worker: Worker, items: list[Any], places: list[ItemPlace] | None, outcomes: Outcomes) -> float:
-        """Have a worker call the function for the items, and add the results to `outcomes`. Return the seconds."""
+    def _ask(
+        self, worker: Worker, items: list[Any], places: list[ItemPlace] | None, outcomes: Outcomes
+    ) -> tuple[float, bool]:
+        """Have a worker call the function for the items, and add the results to `outcomes`.
+
+        Return the seconds, and whether the worker has died and suspects the next item.
+        """
         unsent: BaseException | None = None
         worker.items.begin()
         worker.items.put(worker.blocks.orders())
@@ -136,12 +172,14 @@ class Processes:
         count, seconds = worker.results.open()
         for _ in range(count):
             _read(worker.results, outcomes)
-        if not worker.alive and len(outcomes) < sent:
-            outcomes.add_missing(RuntimeError(self._exit_message(worker, "while it worked on this item")))
-            return seconds
-        if unsent is not None and len(outcomes) == sent:
+        worker.answered |= count > 0
+        if type(outcomes.missing.get(len(outcomes) - 1)) is NamesNeeded:
+            self._with_names = True
+            outcomes.drop_last()
+        elif unsent is not None and count == sent:
             outcomes.add_missing(unsent)
-        return seconds
+        died_of_it = worker.results.unfinished() or not worker.answered
+        return seconds, not worker.alive and count < sent and died_of_it
 
     def _sent(self, place: ItemPlace, item: Any) -> program.SentPlace:
         """Return a place as it is sent. The members of a batch are named, too."""
@@ -163,23 +201,40 @@ class Processes:
                 return worker
         self._prepare()
         while (kept := self._kept.take(self._key)) is not None:
-            if self._lives(kept) and self._begin(kept, again=True):
-                return kept
-        if self._stopping:
-            return None
-        worker = self._start()
-        return worker if self._begin(worker) else None
+            if self._lives(kept):
+                if self._begin(kept, again=True):
+                    return kept
+                self._end(kept)
+        for how_often in ("", ", the second in a row: look at what the modules of the function do when imported"):
+            if self._stopping:
+                break
+            worker = self._start()
+            if self._begin(worker):
+                return worker
+            how = self._note_death(worker, "while it was starting" + how_often)
+        if not self._stopping:
+            raise PipelineError(how)
+        return None
 
     def _lives(self, worker: Worker) -> bool:
-        """Return whether an idle worker still lives. If it does not, forget it and log how it ended."""
+        """Return whether an idle worker still lives. If it does not, note how it ended."""
         if worker.check():
             return True
+        self._note_death(worker, "while it had nothing to do")
+        return False
+
+    def _note_death(self, worker: Worker, when: str) -> str:
+        """Forget a worker that died. Return how it ended.
+
+        The death is logged and counted, unless the run or the program is ending.
+        """
         at_exit = worker.released
-        how = self._exit_message(worker, "while it had nothing to do")
+        how = f"{self._name}: {worker.exit_message(when)}"
         self._forget(worker)
         if not (self._stopping or at_exit):
             log.warning(how)
-        return False
+            self.died.note(f"{self._name}, worker process died")
+        return how
 
     def _give_back(self, worker: Worker) -> None:
         with self._lock:
@@ -235,13 +290,13 @@ class Processes:
         return Worker(self._library_threads)
 
     def _begin(self, worker: Worker, *, again: bool = False) -> bool:
-        """Send the function to a worker. Return whether the worker has loaded it.
+        """Send the function to a worker. Return whether the worker has loaded it. If not, another one may.
 
-        Raises if a new worker cannot load it. If a worker that is used `again` cannot, this returns False, because
-        a new worker may be able to.
+        Raises if loading the function raises in a new worker. In a worker that is used `again`, it may be due to
+        what the worker has done before.
         """
         with self._lock:
-            worker.starting = True
+            worker.starting, worker.answered = True, False
             self._workers.add(worker)
             if self._stopping:
                 worker.kill()
@@ -254,25 +309,19 @@ class Processes:
             if answer == program.DONE and failed is None:
                 worker.starting = False
                 return True
-            if not (again or self._stopping):
-                if failed is None:
-                    raise PipelineError(self._exit_message(worker, "while it was starting"))
+            if failed is not None and not (again or self._stopping):
                 raise PipelineError(
                     f"{self._name}: a worker process cannot load the function: {failed.text}"
                 ) from failed.unpack()
         except BaseException:
             self._end(worker)
             raise
-        self._end(worker)
         return False
 
     def _end(self, worker: Worker) -> None:
         worker.finish()
         worker.end()
         self._forget(worker)
-
-    def _exit_message(self, worker: Worker, when: str) -> str:
-        return f"{self._name}: {worker.exit_message(when)}"
 
     def _forget(self, worker: Worker) -> None:
         with self._lock:

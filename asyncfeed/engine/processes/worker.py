@@ -4,6 +4,7 @@ Invariants:
 
 * The process ends after its items when the parent needs no more. When the parent dies, it ends at once, with all
   processes that it started, even if the function hangs.
+* Each item of a group is noted before it is read. So if the process dies, the parent knows which item it was at.
 * Between two runs it holds no function, no item and no result, only free blocks of shared memory. Each run sends
   its function again. If a file that the process has imported has changed since, it answers that it is outdated.
 * The parent's main script is imported only when a name that it defines is needed. Its module is called
@@ -81,7 +82,10 @@ class Setup(NamedTuple):
 
 
 class NamesNeeded(Exception):
-    """A function asks for the name of an item, to raise an error. The item must be sent again, with its names."""
+    """A function asks for the name of an item, to raise an error.
+
+    The group ends here. The item must be sent again, with its names.
+    """
 
 
 class SentPlace(NamedTuple):
@@ -137,10 +141,11 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
             count, _ = items.open()
             blocks.begin(items.get())
             for _ in range(count - 1):
-                good = _call(fn, items, results, name)
+                results.begin_value()
+                more = _call(fn, items, results, name, goes_on=goes_on)
                 blocks.end_call()
                 late = perf_counter() - began > LATE_FACTOR * PROCESS_GROUP_SECONDS
-                if not (good or goes_on) or late or results.written > room:
+                if not more or late or results.written > room:
                     break
             results.finish(perf_counter() - began)
         elif order == REST:
@@ -188,20 +193,20 @@ def _changed_since(seconds: float) -> bool:
     return False
 
 
-def _call(fn: Any, items: Arena, results: Arena, name: str) -> bool:
-    """Call the function for the next item, and write its result or exception. Return whether it was a result."""
+def _call(fn: Any, items: Arena, results: Arena, name: str, *, goes_on: bool) -> bool:
+    """Call the function for the next item, and write its result or exception. Return whether the group goes on."""
     try:
         result = fn(*items.get())
         refuse_awaitable(name, result)
     except BaseException as error:  # noqa: BLE001 - the consumer gets it
         results.put(Failed(error, results.dumps))
-        return False
+        return goes_on and not isinstance(error, NamesNeeded)
     try:
         results.put(result)
     except BaseException as error:  # noqa: BLE001
         note(error, f"asyncfeed: a result of type {type(result).__qualname__} cannot be sent from its process")
         results.put(Failed(error, results.dumps))
-        return False
+        return goes_on
     return True
 
 
