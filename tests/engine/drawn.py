@@ -35,6 +35,7 @@ from tests.engine.model import (
     concatenated,
     counted,
     cut,
+    each_epoch_by_itself,
     expanded,
     in_turns,
     kept,
@@ -135,13 +136,9 @@ def may_follow(case: Case, kind: str) -> bool:
             return case.known
         case "shuffle":
             return case.by_number or case.movable
-        case "take" | "zip":
-            return not case.limited
         case "interleave":
             return "repeat(" not in repr(case)  # it mixes no items of two passes
         case "cut":
-            if case.limited:
-                return False
             leaves_out = any(word in repr(case) for word in ("filter", "flat_map", "skip_limit"))
             # An endless repeat of an epoch without items is an error.
             return len(case.epoch()) > 3 and not (case.random and leaves_out)
@@ -203,9 +200,8 @@ def failing_stage(draw: st.DrawFn, case: Case, kind: str, how: dict[str, Any]) -
     """Draw a stage whose function fails for some numbers, with what becomes of those."""
     fails = Fails(every := draw(st.sampled_from([60, 40, 23, 11, 3])), draw(st.integers(0, every - 1)))
     options, skips = policy(draw)
-    if skips is not None and skips.limit < math.inf and (case.cuts or not case.ordered):
-        # How much of what is not wanted counts as left out, or which, depends on timing.
-        options, skips = {}, None
+    if skips is not None and skips.limit < math.inf and not case.ordered:
+        options, skips = {}, None  # which items are left out depends on timing
     method, fn, meaning = {
         "map": ("map", fails.check, mapped(fails.check, skips)),
         "async map": ("map", fails.later, mapped(fails.check, skips)),
@@ -229,7 +225,7 @@ def placed(draw: st.DrawFn, case: Case, kind: str) -> Case:
     match kind:
         case "take":
             n = draw(st.integers(1, 40) | st.integers(0, len(case.epoch()) + 2))
-            return sliced(case, p.take(n), taken(n), cuts=True)
+            return sliced(each_epoch_by_itself(case), p.take(n), taken(n), cuts=True)
         case "skip":
             n = draw(st.integers(0, 4) | st.integers(0, 4) | st.integers(0, 40))
             return sliced(case, p.skip(n), skipped(n), movable=False)
@@ -285,7 +281,7 @@ def other(draw: st.DrawFn, case: Case, kind: str) -> Case:
             queue = p.prefetch(draw(st.integers(1, 4)))
             return then(case, queue, lambda items, _: items, renumbers=case.renumbers)
         case "zip":
-            one, two = draw(st.permutations([case, draw(pipelines(depth=2))]))
+            one, two = map(each_epoch_by_itself, draw(st.permutations([case, draw(pipelines(depth=2))])))
             pipeline = af.zip(one.pipeline, two.pipeline, strict=False).map(sum)
             return merged(one, two, pipeline, added(one, two), cuts=True)
         case "concat":

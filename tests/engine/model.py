@@ -106,11 +106,6 @@ class Case:
     known: bool = True
     """Whether the ordinals are known."""
 
-    @property
-    def limited(self) -> bool:
-        """Whether what was left out in earlier epochs decides about an item."""
-        return any(each.limit < math.inf for each in self.skips)
-
     def run(self, number: int = 0, count: int = 1) -> list[Expected]:
         """Return a run of some epochs, each for itself."""
         for each in self.skips:
@@ -280,11 +275,25 @@ def repeated(case: Case, count: int) -> Pass:
     return of_epoch
 
 
+def each_epoch_by_itself(case: Case) -> Case:
+    """Return the case before a stage that may end its epochs early: what is left out counts in each by itself."""
+    before = case.of_epoch
+
+    def of_epoch(epoch: int) -> Items:
+        for each in case.skips:
+            each.begin()
+        return before(epoch)
+
+    return replace(case, of_epoch=of_epoch)
+
+
 def cut(case: Case, count: int) -> Pass:
     """Return the first `count` items of an endless repeat."""
 
     def of_epoch(epoch: int) -> Items:
         out: Items = []
+        for each in case.skips:
+            each.begin()
         for number in itertools.count(epoch * ENDLESS):
             if len(out) >= count or failure(out):
                 return out[:count]
