@@ -42,9 +42,18 @@ Call = Callable[[AsyncReader], Coroutine[Any, Any, T]]
 class Resources:
     """The `Scope` of a run."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: Threads, start: Start, again: SlowPaths) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        threads: Threads,
+        start: Start,
+        again: SlowPaths,
+        charge: Callable[[int], None],
+    ) -> None:
         self._again = again
         """Counts what readers read again."""
+        self.charge = charge
+        """Counts bytes for the memory limit."""
         self._loop = loop
         self._threads = threads
         self._start = start

@@ -81,7 +81,7 @@ class Run:
         self.start, self.cancel_task, self.in_peace = self.tasks.start, self.tasks.cancel_task, self.tasks.in_peace
         self.threads = Threads(loop, self.name, self._context)
         read_again = SlowPaths()
-        self.resources = Resources(loop, self.threads, self.start, read_again)
+        self.resources = Resources(loop, self.threads, self.start, read_again, self.budget.charge)
         """The readers of files. They are closed when all tasks and threads have ended."""
         self._context.run(scope.current.set, self.resources)
         self.held = Held(description, loop, self.threads, self.in_peace)

@@ -246,13 +246,19 @@ class _RowGroups:
 
     def begin(self, part: Part, data: list[Bytes]) -> None:
         """Continue with a row group whose column chunks were read."""
-        for start, _ in self._group.ranges if self._group is not None else ():
-            self._sparse.drop(start)
+        self._drop()
         self._group = value(self._planned.popleft())
         for (start, _), chunk in zip(part, data, strict=True):
             self._sparse.add(start, chunk)
         self._rows = self._group.rows
         self._batches = self._decode(self._group)
+
+    def _drop(self) -> None:
+        """Let go of the row group that was decoded."""
+        self._batches = iter(())
+        for start, _ in self._group.ranges if self._group is not None else ():
+            self._sparse.drop(start)
+        self._group = None
 
     def _decode(self, group: RowGroup) -> Iterator[Any]:
         self._plan_ahead()
@@ -269,6 +275,8 @@ class _RowGroups:
             raise Corrupt(f"{self._file.path} has a row group with fewer rows than its footer says")
         found = self._to_arrays(batch)
         self._rows -= batch.num_rows
+        if self._rows <= 0:
+            self._drop()
         return found if self._names is None else {name: found[name] for name in self._names}, self._rows <= 0
 
 

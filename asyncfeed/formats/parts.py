@@ -61,6 +61,7 @@ async def in_parts(ranges: ByteRanges, reader: PartReader[T]) -> AsyncGenerator[
         calls = _Calls(ranges, reader)
         while not ended:
             samples, ended, error = await ranges.start(calls.read_and_decode)
+            ranges.hold(calls.held)
             yield samples
             if error is not None:
                 raise error
@@ -70,6 +71,8 @@ async def in_parts(ranges: ByteRanges, reader: PartReader[T]) -> AsyncGenerator[
     data = await ranges.read(*part) if part is not None else []
     while part is not None:
         reader.begin(part, data)
+        held = _size(part)
+        ranges.hold(held)
         data = []
         ahead: list[Bytes] | Exception | None = None
         try:
@@ -82,6 +85,7 @@ async def in_parts(ranges: ByteRanges, reader: PartReader[T]) -> AsyncGenerator[
             try:
                 if ahead is None and part is not None and _size(part) <= AHEAD_BYTES:
                     ahead = await _outcome(ranges, part)
+                    ranges.hold(held + _size(part))
                 samples, ended, error = await decoding
             finally:
                 decoding.cancel()  # if this was cancelled meanwhile, its error would be logged
@@ -118,6 +122,8 @@ class _Calls(Generic[T]):
         self._reader = reader
         self._within = False
         """Whether a part was begun and has more samples."""
+        self.held = 0
+        """Size of the part that has more samples."""
 
     def read_and_decode(self) -> Decoded[T]:
         """Return samples of one part or of several, as many as are decoded in a short time."""
@@ -130,8 +136,11 @@ class _Calls(Generic[T]):
                     if part is None:
                         return Decoded(samples, True)
                     self._reader.begin(part, self._ranges.read_now(*part))
+                    self.held = _size(part)
                 sample, ended = self._reader.next_sample()
                 self._within = not ended
+                if ended:
+                    self.held = 0
                 if sample is not None:
                     samples.append(sample)
         except Exception as error:  # noqa: BLE001 - it is raised after these samples

@@ -14,6 +14,7 @@ from asyncfeed.reading.copies import on_thread
 from asyncfeed.reading.file import GIVEN, Bytes, File
 from asyncfeed.reading.memory import MemoryStore
 from asyncfeed.reading.reader import AsyncReader, Range, Reader, value
+from asyncfeed.reading.scope import current
 from asyncfeed.reading.stream import reader_for
 from asyncfeed.reading.threaded import ThreadedReader
 
@@ -25,6 +26,14 @@ class ByteRanges:
         self.file = file
         """The file, with its size."""
         self._reader = reader
+        self._held = 0
+
+    def hold(self, nbytes: int) -> None:
+        """Count the bytes that are held of the file, for the memory limit of the run. Call this on the loop."""
+        scope = current.get()
+        if scope is not None and nbytes != self._held:
+            scope.charge(nbytes - self._held)
+            self._held = nbytes
 
     @property
     def size(self) -> int:
@@ -68,4 +77,8 @@ async def opened_ranges(
     async with reader_for(file.store) as reader:
         if file.size is None:
             file = value(*await reader.look((file,)))
-        yield ByteRanges(file, reader)
+        ranges = ByteRanges(file, reader)
+        try:
+            yield ranges
+        finally:
+            ranges.hold(0)

@@ -46,6 +46,10 @@ class Scope(Protocol):
         """Start a call on one of the run's threads, and return its future. Call this on the run's loop."""
         ...
 
+    def charge(self, nbytes: int) -> None:
+        """Count bytes for the memory limit, or release them if `nbytes` is negative. Call this on the loop."""
+        ...
+
 
 current: ContextVar[Scope | None] = ContextVar("asyncfeed.reading.scope.current", default=None)
 """The scope of the run that the calling code belongs to."""

@@ -8,13 +8,19 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
+from tests.engine.inside import memory_used
 from tests.engine.test_weights import Block, memory_peak
+from tests.reading.readers import SlowStore
 
 MB = 1 << 20
 LIMIT = 64 * MB
@@ -156,6 +162,19 @@ def test_buffers_within_the_limit_are_not_named(caplog: pytest.LogCaptureFixture
         assert len(list(ITEMS.map(lambda _: Block(MB)).shuffle(seed=1, buffer=50).open(memory_limit=LIMIT))) == 60
         assert len(list(ITEMS.map(lambda _: Block(MB)).shuffle(seed=1, buffer=9).open(memory_limit=MB))) == 60
     assert not caplog.records
+
+
+@pytest.mark.parametrize("store", [None, SlowStore])
+def test_row_groups_of_open_files_count(store: Any, tmp_path: Path) -> None:
+    """While samples of a row group are made, it counts as it lies in the file."""
+    table = pa.table({"x": np.random.default_rng(1).standard_normal(MB // 8 * 4)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=MB // 8, compression=None)
+    contents = {f"{number}.parquet": (tmp_path / "a.parquet").read_bytes() for number in range(4)}
+    files = [af.File(str(tmp_path / "a.parquet"))] * 4 if store is None else store(contents).files()
+    with af.items(files).interleave(af.parquet(rows=100), cycle=4).open() as feed:
+        assert sum(1 for _ in feed) > 1000
+        assert 4 * MB < feed.stats().memory_peak < 16 * MB
+    assert memory_used(feed) == 0
 
 
 RESIDENT = """
