@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
@@ -121,6 +122,11 @@ class Resources:
                 raise
         else:
             opening.set_result(None)
+
+    def charge_later(self, nbytes: int) -> None:
+        """Count bytes for the memory limit, on the loop. Any thread may call this."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.charge, nbytes)
 
     # -- threads that wait for the loop
 

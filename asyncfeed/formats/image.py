@@ -13,6 +13,7 @@ from asyncfeed.formats.image_fit import Resize
 from asyncfeed.formats.image_header import kind_of
 from asyncfeed.formats.image_pixels import CHANNELS, DamagedError, Image, TooLargeError, opened
 from asyncfeed.reading.file import Bytes, File
+from asyncfeed.reading.scope import held
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -157,7 +158,8 @@ class ImageDecoder(Decoder["npt.NDArray[Any]"]):
 
     def _write(self, found: Image, out: npt.NDArray[Any], buffer: Bytes, file: File) -> None:
         try:
-            found.write(out, self.resize)
+            with held(found.scratch):
+                found.write(out, self.resize)
         except DamagedError as error:
             raise _corrupt(buffer, file, error) from error
 

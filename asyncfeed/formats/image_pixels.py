@@ -64,6 +64,8 @@ class Image:
 
     size: Size
     """Height and width, upright."""
+    scratch = 0
+    """Bytes of memory that `write` needs beside `out`, if they are many."""
 
     def write(self, out: NDArray[Any], resize: Resize) -> None:
         """Decode it into `out`, of shape (height, width, channels). If `out` has another size, resize it."""
@@ -166,6 +168,7 @@ class _Other(Image):
         # Pillow itself turns TIFF images when it decodes them, and gives the size that they then have.
         self._orientation = UPRIGHT if self._image.format == "TIFF" else _orientation(self._image)
         self.size = turned(stored, self._orientation)
+        self.scratch = 2 * stored[0] * stored[1] * CHANNELS[mode]  # Pillow's pixels, and those of the array
 
     def write(self, out: NDArray[Any], resize: Resize) -> None:
         pixels = _array(self._converted(), self._mode)

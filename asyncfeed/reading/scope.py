@@ -26,6 +26,8 @@ NOT_IN_PROCESS = (
     'load(bytes).map(decode, on="process")'
 )
 """What is said of a store that a worker process cannot read."""
+HELD_BYTES = 1 << 20
+"""A thread tells the loop of memory that it holds for a while if it is more than this. That costs some 30 us."""
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,9 +52,27 @@ class Scope(Protocol):
         """Count bytes for the memory limit, or release them if `nbytes` is negative. Call this on the loop."""
         ...
 
+    def charge_later(self, nbytes: int) -> None:
+        """Do so on the loop, as soon as it can. Any thread may call this."""
+        ...
+
 
 current: ContextVar[Scope | None] = ContextVar("asyncfeed.reading.scope.current", default=None)
 """The scope of the run that the calling code belongs to."""
+
+
+@contextmanager
+def held(nbytes: int) -> Iterator[None]:
+    """Count memory that a call on a thread needs for a while, for the memory limit of its run."""
+    scope = current.get()
+    if scope is None or nbytes < HELD_BYTES:
+        yield
+        return
+    scope.charge_later(nbytes)
+    try:
+        yield
+    finally:
+        scope.charge_later(-nbytes)
 
 
 def read_whole(file: File, wanted: Wanted = STORE_DECIDES) -> Bytes:

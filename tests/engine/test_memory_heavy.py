@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import asyncfeed as af
 from asyncfeed.testing import run_virtual
@@ -174,6 +175,16 @@ def test_row_groups_of_open_files_count(store: Any, tmp_path: Path) -> None:
     with af.items(files).interleave(af.parquet(rows=100), cycle=4).open() as feed:
         assert sum(1 for _ in feed) > 1000
         assert 4 * MB < feed.stats().memory_peak < 16 * MB
+    assert memory_used(feed) == 0
+
+
+def test_pixels_count_while_an_image_is_made_smaller(tmp_path: Path) -> None:
+    """Pillow's pixels, and those of the array: twice 3 MB for each image."""
+    for number in range(8):
+        Image.new("RGB", (1000, 1000)).save(tmp_path / f"{number}.png")
+    with af.files(tmp_path / "*.png").load(af.image(size=(8, 8)), concurrency=2).batch(2).open() as feed:
+        assert len(list(feed)) == 4
+        assert 5 * MB < feed.stats().memory_peak < 16 * MB
     assert memory_used(feed) == 0
 
 
