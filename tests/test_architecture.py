@@ -56,6 +56,7 @@ FOR_THE_LOOP = {
     "reading/obstore_reader.py",
     "reading/obstore_listing.py",
     "reading/obstore_pages.py",
+    "reading/s3_pages.py",
     "reading/requests.py",
     "reading/request.py",
     "reading/retrying.py",
@@ -102,7 +103,7 @@ CALLS = {
     "fork": (),
 }
 # The delay before another attempt is what the user asked for; anywhere else a sleep would be a guess.
-WAITS = ("engine/operators/attempts.py", "reading/retrying.py")
+WAITS = ("engine/operators/attempts.py", "reading/retrying.py", "reading/s3_pages.py")
 # Whose private names may be used: one's own, a documented one of Python's, and one in the file of its class.
 OWNERS = {"self", "cls"}
 PYTHONS = {"asyncio", "sys", "os", "threading"}
