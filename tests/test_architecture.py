@@ -57,6 +57,7 @@ FOR_THE_LOOP = {
     "reading/obstore_listing.py",
     "reading/obstore_pages.py",
     "reading/s3_pages.py",
+    "reading/fsspec_store.py",
     "reading/requests.py",
     "reading/request.py",
     "reading/retrying.py",
@@ -94,7 +95,8 @@ CALLS = {
     # On the engine's threads where there is an engine: a stream may also be read without one.
     "run_in_executor": (*STARTS_OTHERS, "reading/stream.py", "reading/copies.py"),
     "to_thread": STARTS_OTHERS,
-    "run_coroutine_threadsafe": STARTS_OTHERS,
+    # fsspec has a loop of its own.
+    "run_coroutine_threadsafe": (*STARTS_OTHERS, "reading/fsspec_store.py"),
     "start_new_thread": ("engine/interruptions.py",),
     "ThreadPoolExecutor": (),
     "Popen": ("engine/processes/process.py", "testing.py", "cli.py"),

@@ -160,11 +160,14 @@ async def _page(store: ObjectStore, bucket: str, query: Mapping[str, str], where
 
 async def _get(url: str, where: str) -> bytes:
     """Return the body of an answer. Raise the error to show if there is none."""
+    came = bytearray()
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
-            status, body = await _answer(url)
+            await _read(url, came)
+        status, body = _answer(came)
     except TimeoutError:
-        raise TimedOut(f"no page within {REQUEST_SECONDS} s", kind="timeout") from None
+        text = f"no page within {REQUEST_SECONDS} s; {len(came):,} bytes of it came"
+        raise TimedOut(text, kind="timeout") from None
     except ssl.SSLCertVerificationError:
         raise denied(where, "the certificate of the server is not trusted") from None
     except OSError:
@@ -176,7 +179,8 @@ async def _get(url: str, where: str) -> bytes:
     return body
 
 
-async def _answer(url: str) -> tuple[int, bytes]:
+async def _read(url: str, came: bytearray) -> None:
+    """Read the answer of a server, up to its end, behind what came."""
     split = urlsplit(url)
     secure = split.scheme == "https"
     port = split.port or (443 if secure else 80)
@@ -190,7 +194,6 @@ async def _answer(url: str) -> tuple[int, bytes]:
     try:
         head = f"GET {split.path}?{split.query} HTTP/1.1\r\nHost: {split.netloc}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode())
-        came = bytearray()
         while part := await reader.read(1 << 16):
             came += part
             if len(came) > MAX_PAGE_BYTES:
@@ -198,6 +201,9 @@ async def _answer(url: str) -> tuple[int, bytes]:
     finally:
         with suppress(RuntimeError):  # the loop is closed, and the connection with it
             writer.transport.abort()
+
+
+def _answer(came: bytearray) -> tuple[int, bytes]:
     answer = HTTPResponse(cast("socket.socket", _Came(came)))
     answer.begin()
     return answer.status, answer.read()
@@ -206,7 +212,7 @@ async def _answer(url: str) -> tuple[int, bytes]:
 class _Came:
     """Stands for a socket that everything has come from."""
 
-    def __init__(self, data: bytes | bytearray) -> None:
+    def __init__(self, data: bytearray) -> None:
         self._data = data
 
     def makefile(self, *_: Any) -> io.BytesIO:
