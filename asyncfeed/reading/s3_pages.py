@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import io
-import itertools
 import random
 import re
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Container, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -27,8 +26,9 @@ from xml.etree import ElementTree as ET
 from asyncfeed.attempts.retry import Retry
 from asyncfeed.errors import StoreError, TimedOut, Unavailable
 from asyncfeed.extras import installed
-from asyncfeed.reading.obstore_client import CONNECT_SECONDS, LISTING_RETRIES, REQUEST_SECONDS, connect
+from asyncfeed.reading.obstore_client import CONNECT_SECONDS, LISTING_RETRIES, REQUEST_SECONDS, Sent, connect
 from asyncfeed.reading.obstore_errors import denied, of_status
+from asyncfeed.reading.requests import end_futures, loop_runs
 
 if TYPE_CHECKING:
     import socket
@@ -47,6 +47,7 @@ RETRY = Retry(attempts=LISTING_RETRIES + 1)
 TIMES = {"timeout", "connect_timeout", "read_timeout", "allow_http", "http1_only"}
 """The client options that these requests need not follow: they have deadlines of their own."""
 ADDRESS = {"endpoint", "endpoint_url", "virtual_hosted_style_request"}
+UNSIGNED = {"skip_signature"}
 _ODD = re.compile(r"^/|//|(?:^|/)\.{1,2}(?:/|$)|[\x00-\x1f\x7f]")
 
 
@@ -72,6 +73,17 @@ def why_not(store: ObjectStore) -> str | None:
     return None
 
 
+class _Listed(NamedTuple):
+    """What all pages of a listing have in common."""
+
+    store: ObjectStore
+    bucket: str
+    """The address of the bucket."""
+    where: str
+    """What is listed, as an error shows it."""
+    trusted: ssl.SSLContext | None
+
+
 class Page(NamedTuple):
     """One page: objects as obstore tells of them, and the token of the next page. None if there is none."""
 
@@ -91,20 +103,20 @@ async def pages(
     where = f"{store.url}/{prefix}"
     asked = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
     bucket = await _bucket(store, client)
+    trusted = ssl.create_default_context() if bucket.startswith("https:") else None
+    listed = _Listed(store, bucket, where, trusted)
     seen: set[str] = set()
     empty = 0
     query = asked if after is None else {**asked, "start-after": after}
     while True:
-        page = await _page(store, bucket, query, where)
+        page = await _page(listed, query)
+        empty = 0 if page.objects else empty + 1
         if page.objects:
-            empty = 0
             yield page.objects
-        elif empty == MAX_EMPTY_PAGES:
-            raise never_ends(where, f"{MAX_EMPTY_PAGES:,} pages in a row had no objects, and more were to follow")
-        else:
-            empty += 1
         if page.token is None:
             return
+        if empty == MAX_EMPTY_PAGES:
+            raise never_ends(where, f"{empty:,} pages in a row had no objects, and more were to follow")
         if page.token in seen:
             raise never_ends(where, f"page {len(seen) + 1:,} had the continuation token of an earlier page")
         seen.add(page.token)
@@ -121,55 +133,80 @@ def never_ends(where: str, why: str) -> StoreError:
 
 async def _bucket(store: ObjectStore, client: Any) -> str:
     """Return the address of the bucket, as obstore makes it of the options."""
-    if store.anonymous:  # any key signs as well as another: only the address is wanted
+    if _is_anonymous(store):  # any key signs as well as another: only the address is wanted
         keys = {"access_key_id": "none", "secret_access_key": "none"}
-        client = connect(replace(store, anonymous=False, options={**store.options, **keys}))
+        client = connect(replace(store, anonymous=False, options={**_without(store, UNSIGNED), **keys}))
     return (await _signed(client)).partition("?")[0].removesuffix("/x")
 
 
-async def _url(store: ObjectStore, bucket: str, query: Mapping[str, str]) -> str:
+async def _url(listed: _Listed, query: Mapping[str, str]) -> str:
     """Return the URL of a page, signed. obstore signs the address of an object, with a query that stands in it."""
-    asked = f"{bucket}?{urlencode(query, quote_via=quote, safe='')}"
-    if store.anonymous:
+    store = listed.store
+    asked = f"{listed.bucket}?{urlencode(query, quote_via=quote, safe='')}"
+    if _is_anonymous(store):
         return asked
-    options = {k: v for k, v in store.options.items() if k.lower().removeprefix("aws_") not in ADDRESS}
+    options = _without(store, ADDRESS)
     # The key of the object becomes the value of a parameter that is ignored. S3 allows any that begins with "x-".
     options |= {"endpoint": f"{asked}&x-asyncfeed=", "virtual_hosted_style_request": True}
     return await _signed(connect(replace(store, endpoint=None, allow_http=True, options=options)))
 
 
+def _is_anonymous(store: ObjectStore) -> bool:
+    return store.anonymous or any(value and _plain(name) in UNSIGNED for name, value in store.options.items())
+
+
+def _without(store: ObjectStore, names: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in store.options.items() if _plain(name) not in names}
+
+
+def _plain(name: str) -> str:
+    return name.lower().removeprefix("aws_")
+
+
 async def _signed(client: Any) -> str:
+    sent = Sent(1)
     sign = installed("obstore", "cloud").sign_async
-    return cast("str", await sign(client, "GET", "x", timedelta(seconds=SIGNED_SECONDS)))
+    future = sent.note(sign(client, "GET", "x", timedelta(seconds=SIGNED_SECONDS)))
+    try:
+        return cast("str", await future)
+    finally:
+        await end_futures([future])
+        del future
+        if loop_runs():
+            await sent.settle()
+        else:
+            sent.abandon()
 
 
-async def _page(store: ObjectStore, bucket: str, query: Mapping[str, str], where: str) -> Page:
+async def _page(listed: _Listed, query: Mapping[str, str]) -> Page:
     """Ask for a page, and again as `RETRY` says."""
     began = asyncio.get_running_loop().time()
-    for attempt in itertools.count(1):
+    attempt = 0
+    while True:
+        attempt += 1
         try:
-            return _parsed(await _get(await _url(store, bucket, query), where), where)
+            return _parsed(await _get(listed, await _url(listed, query)), listed.where)
         except Unavailable as error:
             elapsed = asyncio.get_running_loop().time() - began
             delay = RETRY.delay(error, attempt, elapsed, random.random())  # noqa: S311 - it spreads clients
             if delay is None:
                 raise
         await asyncio.sleep(delay)
-    raise AssertionError  # count() has no end
 
 
-async def _get(url: str, where: str) -> bytes:
+async def _get(listed: _Listed, url: str) -> bytes:
     """Return the body of an answer. Raise the error to show if there is none."""
-    came = bytearray()
+    where, came = listed.where, bytearray()
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
-            await _read(url, came)
+            await _read(listed, url, came)
         status, body = _answer(came)
     except TimeoutError:
         text = f"no page within {REQUEST_SECONDS} s; {len(came):,} bytes of it came"
         raise TimedOut(text, kind="timeout") from None
     except ssl.SSLCertVerificationError:
-        raise denied(where, "the certificate of the server is not trusted") from None
+        text = "Python does not trust the certificate of the server; SSL_CERT_FILE names those to trust"
+        raise denied(where, text) from None
     except OSError:
         raise Unavailable(f"{where}: there is no connection to the store", kind="connection") from None
     except HTTPException:
@@ -179,16 +216,13 @@ async def _get(url: str, where: str) -> bytes:
     return body
 
 
-async def _read(url: str, came: bytearray) -> None:
+async def _read(listed: _Listed, url: str, came: bytearray) -> None:
     """Read the answer of a server, up to its end, behind what came."""
     split = urlsplit(url)
-    secure = split.scheme == "https"
-    port = split.port or (443 if secure else 80)
+    port = split.port or (80 if listed.trusted is None else 443)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(
-                split.hostname, port, ssl=ssl.create_default_context() if secure else None
-            )
+            reader, writer = await asyncio.open_connection(split.hostname, port, ssl=listed.trusted)
     except TimeoutError:
         raise ConnectionError from None
     try:
@@ -197,7 +231,9 @@ async def _read(url: str, came: bytearray) -> None:
         while part := await reader.read(1 << 16):
             came += part
             if len(came) > MAX_PAGE_BYTES:
-                raise HTTPException
+                raise StoreError(
+                    f"{listed.where}: a page of the store's listing has more than {MAX_PAGE_BYTES:,} bytes"
+                )
     finally:
         with suppress(RuntimeError):  # the loop is closed, and the connection with it
             writer.transport.abort()

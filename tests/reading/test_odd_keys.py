@@ -9,13 +9,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import asyncfeed as af
-from asyncfeed.reading.s3_pages import is_odd
+from asyncfeed.reading.objects import ObjectStore
+from asyncfeed.reading.s3_pages import is_odd, pages
+from tests.servers.certificates import self_signed
 from tests.servers.objects import ObjectServer, serving
 
 pytest.importorskip("obstore")
@@ -61,6 +64,33 @@ def test_a_key_that_no_pattern_matches_keeps_no_other_from_being_listed(
         server.put("bucket", key, b"22")
     assert keys(files(server, listing)) == KEYS
     assert server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"anonymous": False, "options": {"aws_skip_signature": True}},
+        {
+            "anonymous": False,
+            "credential_provider": lambda: {
+                "access_key_id": "I",
+                "secret_access_key": "K",
+                "token": "T",
+                "expires_at": None,
+            },
+        },
+        {"endpoint": None, "allow_http": True, "options": {"aws_endpoint": "HERE", "region": "eu-west-1"}},
+    ],
+)
+def test_options_of_obstore_hold_for_its_pages_and_ours(server: ObjectServer, options: dict[str, Any]) -> None:
+    server.put("bucket", "t//x", b"22")
+    inner = options.get("options", {})
+    options = {
+        **options,
+        "options": {name: server.url if value == "HERE" else value for name, value in inner.items()},
+    }
+    assert keys(files(server, "eager", **options)) == KEYS
+    assert server.log[-1][2]["connection"] == "close"
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 1000])
@@ -157,6 +187,29 @@ def test_pages_around_an_odd_key_are_signed(server: ObjectServer) -> None:
     canonical = signer.canonical_request(request)
     assert signature == signer.signature(signer.string_to_sign(request, canonical), request)
     assert "prefix=t%2F%20%2B%C3%A9%2F" in url
+
+
+def test_a_server_must_have_a_certificate_that_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = self_signed(tmp_path)
+
+    async def listed(url: str) -> list[str]:
+        store = ObjectStore("s3://bucket", endpoint=url, anonymous=True)
+        async with aclosing(pages(store, None, "t/", None)) as found:
+            return [each["path"] async for page in found for each in page]
+
+    with serving(tls=context) as server:
+        server.put("bucket", "t/a", b"1")
+        with pytest.raises(PermissionError, match="does not trust the certificate"):
+            asyncio.run(listed(server.url))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "server.pem"))
+        assert asyncio.run(listed(server.url)) == ["t/a"]
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+def test_the_name_of_a_host_is_looked_up_beside_the_loop(server: ObjectServer, listing: str) -> None:
+    server.put("bucket", "t//x", b"22")
+    endpoint = server.url.replace("127.0.0.1", "localhost")
+    assert keys(files(server, listing, endpoint=endpoint)) == KEYS
 
 
 @pytest.mark.parametrize(
