@@ -103,8 +103,8 @@ class Calling(Batching[T_co]):
                 run, all epochs together.
             retry: A `Retry`: repeats reads from an object store that failed. "auto" is what the store says, None
                 is one attempt. Reads of local files are not repeated.
-            timeout: Seconds that a request to an object store may take, beside the time for its bytes. "auto" is
-                what the store says, None is no limit.
+            timeout: Seconds that a request to an object store, or a read of an async filesystem of fsspec, may
+                take, beside the time for its bytes. "auto" is what the store says, None is no limit.
             hedge: Seconds after which a request to an object store is made once more if it has not been
                 answered. "auto" is what the store says, None is never. See `map`.
             on: "thread", or "process": worker processes read and decode the files. It is for decoders that hold

@@ -56,6 +56,8 @@ FOR_THE_LOOP = {
     "reading/obstore_reader.py",
     "reading/obstore_listing.py",
     "reading/obstore_pages.py",
+    "reading/s3_pages.py",
+    "reading/fsspec_store.py",
     "reading/requests.py",
     "reading/request.py",
     "reading/retrying.py",
@@ -93,7 +95,8 @@ CALLS = {
     # On the engine's threads where there is an engine: a stream may also be read without one.
     "run_in_executor": (*STARTS_OTHERS, "reading/stream.py", "reading/copies.py"),
     "to_thread": STARTS_OTHERS,
-    "run_coroutine_threadsafe": STARTS_OTHERS,
+    # fsspec has a loop of its own.
+    "run_coroutine_threadsafe": (*STARTS_OTHERS, "reading/fsspec_store.py"),
     "start_new_thread": ("engine/interruptions.py",),
     "ThreadPoolExecutor": (),
     "Popen": ("engine/processes/process.py", "testing.py", "cli.py"),
@@ -102,7 +105,7 @@ CALLS = {
     "fork": (),
 }
 # The delay before another attempt is what the user asked for; anywhere else a sleep would be a guess.
-WAITS = ("engine/operators/attempts.py", "reading/retrying.py")
+WAITS = ("engine/operators/attempts.py", "reading/retrying.py", "reading/s3_pages.py")
 # Whose private names may be used: one's own, a documented one of Python's, and one in the file of its class.
 OWNERS = {"self", "cls"}
 PYTHONS = {"asyncio", "sys", "os", "threading"}

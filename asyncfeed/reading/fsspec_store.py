@@ -5,6 +5,7 @@ It is called on threads. Filesystems that are async run on fsspec's own loop, ne
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
@@ -14,14 +15,20 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from asyncfeed.errors import PipelineError, StoreError, Unavailable
+from asyncfeed.attempts.retry import Policy, Wanted
+from asyncfeed.errors import PipelineError, StoreError, TimedOut, Unavailable
 from asyncfeed.reading.file import Bytes, File
 from asyncfeed.reading.glob import alternatives, fixed_part, has_magic
 from asyncfeed.reading.keys import ObjectList, Place, matcher
 from asyncfeed.reading.reader import Buffers, Range, Reader, Store, changed, ends_before, fill, value
+from asyncfeed.stats import SlowPaths
 
 _ADDRESS = ("host", "port", "endpoint_url", "account_name")
 """Options of filesystems that tell which server is meant. None of them is a secret."""
+TIMEOUT = Policy(timeout=30.0, bytes_per_second=1e5)
+"""How long a read of an async filesystem may take if `load` says nothing else: 30 s, and 1 s more for each 100 kB.
+fsspec and its clients limit the time for each piece. So a server that sends a byte now and then would hold a read
+for ever. A higher rate would end reads on thin lines, over which many files come together."""
 _SAME = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -73,6 +80,11 @@ class FsspecReader(Reader):
 
     def __init__(self, filesystem: Any) -> None:
         self._fs = filesystem
+        self._policy = TIMEOUT
+
+    def follow(self, wanted: Wanted, again: SlowPaths) -> None:
+        """Note how long a read may take. A filesystem that is not async cannot be told."""
+        self._policy = wanted.over(TIMEOUT)
 
     def look(self, files: Sequence[File]) -> list[File | Exception]:
         """Return the files with their sizes, and their etags if the filesystem has them."""
@@ -114,25 +126,70 @@ class FsspecReader(Reader):
     def _look(self, file: File) -> File | Exception:
         try:
             self._fs.invalidate_cache(file.path)
-            info = self._fs.info(file.path)
+            info = self._call("info", 0, file.path)
         except Exception as error:  # noqa: BLE001 - any exception is an outcome
             return translate(error, file.path)
         if info.get("type") == "directory":
             return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file.path)
         return File(file.path, info.get("size"), etag=_etag(info), store=file.store)
 
+    @property
+    def _has_deadline(self) -> bool:
+        return bool(getattr(self._fs, "async_impl", False)) and self._policy.timeout is not None
+
+    def _size(self, file: File) -> int:
+        """Return the size of a file, looked up if it is not known; 0 if it cannot be, as reading it will show."""
+        found = self._look(file) if file.size is None else file
+        return 0 if isinstance(found, Exception) else found.size or 0
+
+    def _call(self, name: str, nbytes: int, path: str, *args: Any) -> Any:
+        """Call a method of the filesystem that brings so many bytes."""
+        if not self._has_deadline:
+            return getattr(self._fs, name)(path, *args)
+        return value(*self._in_time(name, [(nbytes, path, *args)]))
+
+    def _in_time(self, name: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call an async method at the same time for each number of bytes, path and more. Cancel what is late."""
+        # `cat_ranges` of fsspec would be no help: if it is cancelled, what it has begun goes on.
+        loop = self._fs.loop
+        begun = [asyncio.run_coroutine_threadsafe(self._timed(name, *each), loop) for each in calls]
+        try:
+            return [each.result() for each in begun]
+        finally:
+            for each in begun:
+                each.cancel()
+
+    async def _timed(self, name: str, nbytes: int, path: str, *args: Any) -> Any:
+        """Return the outcome of a call, which may be an exception. This runs on the loop of fsspec."""
+        seconds = self._policy.seconds(nbytes)
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await getattr(self._fs, f"_{name}")(path, *args)
+        except Exception as error:  # noqa: BLE001 - any exception is an outcome
+            if not limit.expired():
+                return error
+            all_of = f" with all of {nbytes:,} bytes" if nbytes else ""
+            text = f"no answer within {seconds:.3g} s{all_of}; load(timeout=...) allows more"
+            return TimedOut(text, kind="timeout")
+
     def _contents(self, files: Sequence[File]) -> list[Bytes | Exception]:
         """Return the contents of files, in memory that is not to be written to."""
-        nothing = [None] * len(files)
         try:
-            found = self._fs.cat_ranges([file.path for file in files], nothing, nothing, on_error="return")
+            found = self._whole_files(files)
         except Exception as error:  # noqa: BLE001 - any exception is an outcome
             return [translate(error, file.path) for file in files]
         return list(map(_whole, files, found))
 
+    def _whole_files(self, files: Sequence[File]) -> list[Any]:
+        """Return bytes, or an exception, for each file. Each has its own deadline, if it can have one."""
+        if not self._has_deadline:
+            nothing = [None] * len(files)
+            return list(self._fs.cat_ranges([each.path for each in files], nothing, nothing, on_error="return"))
+        return self._in_time("cat_file", [(self._size(file), file.path) for file in files])
+
     def _part(self, file: File, start: int, stop: int) -> Bytes | Exception:
         try:
-            data = self._fs.cat_file(file.path, start, stop)
+            data = self._call("cat_file", stop - start, file.path, start, stop)
         except Exception as error:  # noqa: BLE001 - any exception is an outcome
             return translate(error, file.path)
         if len(data) != stop - start:
@@ -157,6 +214,8 @@ def translate(error: Exception, path: str) -> Exception:
         if isinstance(error, kind):
             number = error.errno or (errno.ENOENT if kind is FileNotFoundError else errno.EACCES)
             return kind(number, os.strerror(number), path)
+    if isinstance(error, TimedOut):
+        return TimedOut(f"{path}: {error}", kind="timeout")
     name = type(error).__name__
     if "Credential" in name:
         return PermissionError(errno.EACCES, f"fsspec found no credentials ({name})", path)

@@ -27,6 +27,21 @@ NOT_ALLOWED = {
 """Codes that come with status 400 or 403, and mean that the credentials are wrong."""
 KINDS = {"Timeout": "timeout", "Connect": "connection", "Request": "connection", "Interrupted": "interrupted"}
 
+ODD = "obstore refuses keys with an empty part, the part '.' or '..', or a control character"
+LEAVE_OUT = "files(...).filter(lambda file: ...), or load(..., on_error=Skip(max_count=...))"
+_REFUSED = re.compile(r'InvalidPath \{.*?\bpath: "((?:[^"\\]|\\.)*)"', re.DOTALL)
+_UNREADABLE = "invalid list response"
+"""What obstore says of a page that it cannot parse: XML has no way to write some control characters."""
+
+
+def refused_key(error: BaseException) -> str | None:
+    """Return the key for which obstore refuses to list, as an error shows it; None for any other error."""
+    text = str(error)
+    if isinstance(error, ValueError) or _UNREADABLE in text:
+        return "with a control character"
+    found = _REFUSED.search(text) if type(error).__name__ == "InvalidPathError" else None
+    return None if found is None else f"'{found[1]}'"
+
 
 def is_beyond(error: BaseException) -> bool:
     """Return whether the part that was asked for begins behind the end of the object."""
@@ -58,14 +73,14 @@ def translate(error: BaseException, path: str) -> Exception:
     text = str(error)
     if isinstance(error, TimedOut):
         return TimedOut(f"{path}: {error}", kind="timeout")
-    if isinstance(error, (StoreError, PipelineError)):
+    if isinstance(error, (StoreError, PipelineError, PermissionError)):
         return error
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if isinstance(error, ValueError):
-        return StoreError(f"{path} is not a name that this store can have")
+        return StoreError(f"{path!r} cannot be read: {ODD}. Rename the object, or leave it out: {LEAVE_OUT}")
     if name in ("PermissionDeniedError", "UnauthenticatedError"):
-        return _denied(path, _named(text) or "the store refused the credentials, or found none")
+        return denied(path, _named(text) or "the store refused the credentials, or found none")
     if name == "PreconditionError":
         return Corrupt(f"{path} changed since it was listed (another version is there now)")
     if name != "GenericError":
@@ -76,13 +91,13 @@ def translate(error: BaseException, path: str) -> Exception:
 def _generic(text: str, path: str) -> Exception:
     status = _STATUS.search(text)
     if status is not None:
-        return _of_status(int(status[1]), text, path)
+        return of_status(int(status[1]), text, path)
     if "UnexpectedRange" in text:
         return Corrupt(f"{path}: the store sent another part than was asked for", transient=True)
     if _METADATA.search(text):
-        return _denied(path, "no credentials were found; for a public bucket pass anonymous=True")
+        return denied(path, "no credentials were found; for a public bucket pass anonymous=True")
     if _CERTIFICATE.search(text):
-        return _denied(path, "the certificate of the server is not trusted")
+        return denied(path, "the certificate of the server is not trusted")
     if "redirect without LOCATION" in text:
         return StoreError(f"{path}: the bucket is in another region; pass options={{'region': ...}}")
     if "non-partial" in text:
@@ -100,13 +115,14 @@ SAID = {
 }
 
 
-def _of_status(status: int, text: str, path: str) -> Exception:
+def of_status(status: int, text: str, path: str) -> Exception:
+    """Return the error to show for an answer with this status. `text` is its body, or holds it."""
     code = _named(text)
     said = f"the store answered {status}{f' ({code})' if code else ''}"
     if status == 404:
         return FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: {said}", path)
     if status in (401, 403) or code in NOT_ALLOWED:
-        return _denied(path, said)
+        return denied(path, said)
     if status in (429, 503) or code in ("SlowDown", "Throttling"):
         return Unavailable(f"{path}: {said}: fewer requests are wanted", kind="throttled")
     if status == 408 or code == "RequestTimeout":
@@ -122,5 +138,6 @@ def _named(text: str) -> str:
     return found[1] if found else ""
 
 
-def _denied(path: str, why: str) -> PermissionError:
+def denied(path: str, why: str) -> PermissionError:
+    """Return the error to show for what is not allowed."""
     return PermissionError(errno.EACCES, why, path)

@@ -13,14 +13,15 @@ from contextlib import aclosing, suppress
 from time import monotonic
 from typing import Any, NamedTuple, cast
 
-from asyncfeed.errors import PipelineError, Unavailable, note
+from asyncfeed.errors import PipelineError, StoreError, TimedOut, Unavailable, note
 from asyncfeed.extras import installed
 from asyncfeed.reading.glob import alternatives, fixed_part, has_magic
 from asyncfeed.reading.keys import Found, ObjectList, Place, matcher
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.obstore_client import LISTING_RETRIES, Sent, connect
-from asyncfeed.reading.obstore_errors import translate
+from asyncfeed.reading.obstore_errors import ODD, refused_key, translate
 from asyncfeed.reading.requests import end_futures, loop_runs
+from asyncfeed.reading.s3_pages import is_odd, never_ends, pages, why_not
 from asyncfeed.reading.urls import WEB
 from asyncfeed.reading.versioned import quoted
 
@@ -28,6 +29,12 @@ PAGE = 1000
 """Number of objects that one request lists. A page of S3 has as many."""
 SLICE = 200
 """Number of objects that are looked at in one turn of the loop. 200 take half a millisecond."""
+QUIET_SECONDS = 5
+"""Time without a new object after which a bucket of S3 is listed by `s3_pages`, which sees pages without objects.
+Nothing fails because of it. With less time, slow pages are asked for twice."""
+LONGEST_SECONDS = 600
+"""Time without a new object after which the listing of any other store fails. Pages without objects are not seen
+there. A request that is not answered fails much earlier."""
 
 Match = Callable[[str], object]
 Named = tuple[int, str]
@@ -106,10 +113,47 @@ class Folders:
                 )
 
     async def _listed(self, folder: Folder, position: str | None) -> AsyncGenerator[Any]:
-        """Yield the pages of a folder. The request for the next one is under way while one is taken."""
+        """Yield the pages of a folder: those of obstore, and `s3_pages` behind what obstore cannot list."""
+        store = cast("ObjectStore", self._places[folder.place].store)
+        where = f"{store.url}/{folder.path}"
         if folder.place not in self._clients:
-            store = cast("ObjectStore", self._places[folder.place].store)
             self._clients[folder.place] = connect(store, retries=LISTING_RETRIES)
+        passed = _Passed(where, position)
+        no = why_not(store)
+        refused = repr(position) if is_odd(position or "") else None
+        if refused is None:
+            try:
+                async with aclosing(self._of_obstore(folder, position, waits=no is not None)) as listed:
+                    async for page in listed:
+                        passed.note(page)
+                        yield page
+            except Exception as error:
+                refused = refused_key(error)
+                if refused is None and not isinstance(error, _Quiet):
+                    raise
+            else:
+                return
+        if no is not None:
+            raise StoreError(
+                f"{where}: cannot be listed for the key {refused}: {ODD}; {no}. Rename the object, list with "
+                "fsspec (store=), or name the files in a manifest"
+            )
+        if not passed.rises:  # what a store without an order has not listed yet lies behind no key
+            passed = _Passed(where, position)
+        known = frozenset(passed.behind)
+        self._asked_at = monotonic()
+        async with aclosing(pages(store, self._clients[folder.place], folder.path, passed.position)) as own:
+            async for page in own:
+                self._asked_at = monotonic()
+                new = [each for each in page if each["size"] or each["path"] not in known]
+                passed.note(new)
+                yield new
+
+    async def _of_obstore(self, folder: Folder, position: str | None, *, waits: bool) -> AsyncGenerator[Any]:
+        """Yield the pages of obstore. The request for the next one is under way while one is taken.
+
+        Raises `_Quiet` if none comes for a while. If `waits`, it waits for longer, and raises `TimedOut`.
+        """
         obstore = installed("obstore", "cloud")
         stream = obstore.list(self._clients[folder.place], folder.path or None, offset=position, chunk_size=PAGE)
         self._asked_at = monotonic()
@@ -117,7 +161,11 @@ class Folders:
         try:
             with suppress(StopAsyncIteration):
                 while True:
-                    page = await ahead
+                    await asyncio.wait([ahead], timeout=LONGEST_SECONDS if waits else QUIET_SECONDS)
+                    if not ahead.done():
+                        text = f"no object was listed within {LONGEST_SECONDS} s"
+                        raise TimedOut(text, kind="timeout") if waits else _Quiet
+                    page = ahead.result()
                     self._asked_at = monotonic()
                     ahead = anext(stream)
                     yield page
@@ -141,9 +189,9 @@ class Folders:
             note(
                 shown,
                 f"asyncfeed: listing for {patterns} failed {seconds:.3g} s after the last page was asked for; "
-                f"obstore makes up to {LISTING_RETRIES + 1} attempts, and does not tell of them",
+                f"a page takes up to {LISTING_RETRIES + 1} attempts",
             )
-        return shown
+        return shown.with_traceback(None)  # its frames hold the connection
 
     def let_go(self) -> None:
         """Let go of the connections."""
@@ -161,6 +209,49 @@ class Folders:
 
     def _where(self, number: int) -> str:
         return self._places[self._folders[number].place].start + self._folders[number].path
+
+
+class _Quiet(Exception):
+    """obstore has not told of any object for a while."""
+
+
+class _Passed:
+    """Knows what of a folder was listed: how another listing goes on behind it, and whether it comes again."""
+
+    def __init__(self, where: str, position: str | None) -> None:
+        self.position = position
+        """The last key that is known exactly. obstore shows no slash at the end of an object without bytes."""
+        self.behind: set[str] = set()
+        """The objects without bytes behind this key."""
+        self.rises = True
+        """Whether the keys came in their order."""
+        self._where = where
+        self._mark: Any = None
+        """An object that was listed. Each mark stands for twice as many pages as the one before. So a listing that
+        goes in a circle is noticed at its third round at the latest."""
+        self._again = 0
+        """How many times the mark came again. Without bytes it may come once: as an object, and for a folder."""
+        self._pages = self._left = 1
+        """The number of pages that a mark stands for, and how many of these are left."""
+
+    def note(self, page: Sequence[Any]) -> None:
+        """Note a page. Raise `StoreError` if the listing repeats itself."""
+        mark = self._mark
+        if mark is not None:
+            self._again += sum(each["path"] == mark["path"] and each == mark for each in page)
+            if self._again > (0 if mark["size"] else 1):
+                raise never_ends(self._where, f"{mark['path']!r} was listed twice")
+        for each in page:
+            if each["size"]:
+                self.rises &= self.position is None or self.position < each["path"]
+                self.position, self.behind = each["path"], set()
+            else:
+                self.behind.add(each["path"])
+        self._left -= 1
+        if self._left <= 0 and len(page):
+            self._pages *= 2
+            self._left = self._pages
+            self._mark, self._again = page[-1], 0
 
 
 class _Chosen:
@@ -224,8 +315,8 @@ class _Chosen:
             self._last = f"{key}/"
             return
         raise PipelineError(
-            f"files: the store does not list {self._sorted_in!r} in the order of the names, so that "
-            'listing="streamed" cannot sort; leave it out'
+            f"files: the store does not list {self._sorted_in!r} in the order of the names, or lists some twice, "
+            'so that listing="streamed" cannot sort; leave it out'
         )
 
 

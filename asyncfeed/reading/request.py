@@ -77,8 +77,9 @@ class Request(Watched):
         return self.outcome
 
     def cancel(self) -> None:
-        """End it at its deadline."""
-        self.end(TimedOut(f"no answer within {self.seconds:.3g} s", kind="timeout"))
+        """End it at its deadline. How many bytes came is not known: a client such as obstore does not tell."""
+        asked = f" with all of up to {self.nbytes:,} bytes; load(timeout=...) allows more" if self.nbytes else ""
+        self.end(TimedOut(f"no answer within {self.seconds:.3g} s{asked}", kind="timeout"))
 
     def begin_beside(self) -> None:
         """Make the request once more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import pickle
 from collections.abc import Iterator
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 
 import asyncfeed as af
-from asyncfeed.reading.fsspec_store import FsspecStore, translate
+from asyncfeed.attempts.retry import Policy
+from asyncfeed.reading.fsspec_store import TIMEOUT, FsspecStore, translate
 
 fsspec = pytest.importorskip("fsspec")
+AsyncFileSystem: Any = pytest.importorskip("fsspec.asyn").AsyncFileSystem
+fsspec.asyn.get_loop()  # it stays for the rest of the process
 
 
 @pytest.fixture
@@ -108,3 +112,56 @@ def test_errors_say_whether_to_try_again_and_show_no_address(error: Any, expecte
     assert getattr(found, "kind", None) == kind
     assert "s3://bucket/a" in str(found)
     assert "CANARY" not in repr(found)
+
+
+class Dripping(AsyncFileSystem):  # type: ignore[misc]
+    """Files of 4 bytes. Those whose name begins with "drip" never end."""
+
+    protocol = "dripping"
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[str] = []
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        return {"name": path, "size": 4, "type": "file"}
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        if not path.startswith("drip"):
+            return b"1234"[start:end]
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.append(path)
+        raise AssertionError
+
+
+@pytest.mark.parametrize("size", [4, None])
+def test_a_read_of_an_async_filesystem_ends_at_a_deadline_that_grows_with_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, size: int | None
+) -> None:
+    monkeypatch.setattr("asyncfeed.reading.fsspec_store.TIMEOUT", Policy(timeout=0.05, bytes_per_second=100))
+    filesystem = Dripping()
+    store = FsspecStore(filesystem)
+    reader = store.reader()
+    names = ["a", "drip", "b"]
+    outcomes = reader.read([af.File(name, size, store=store) for name in names])
+    assert [bytes(each) for each in outcomes if not isinstance(each, Exception)] == [b"1234", b"1234"]
+    (late,) = (each for each in outcomes if isinstance(each, Exception))
+    assert isinstance(late, af.TimedOut)
+    assert str(late) == "drip: no answer within 0.09 s with all of 4 bytes; load(timeout=...) allows more"
+    assert filesystem.ended == ["drip"]
+    (late,) = reader.read_ranges(af.File("drip", 4, store=store), [(0, 2)])
+    assert "no answer within 0.07 s with all of 2 bytes" in str(late)
+    with pytest.raises(af.TimedOut, match=r"drip: no answer within 0.06 s"):
+        list(af.items([af.File("drip", size, store=store)]).load(bytes, timeout=0.02))
+
+
+def test_the_deadline_of_an_async_filesystem_can_be_lifted() -> None:
+    assert TIMEOUT.seconds(0) == 30
+    assert TIMEOUT.seconds(10_000_000) == 130
+    filesystem = Dripping()
+    filesystem.cat_ranges = lambda paths, *_, **__: [b"1234" for _ in paths]
+    files = [af.File("drip", 4, store=FsspecStore(filesystem))]
+    assert list(af.items(files).load(bytes, timeout=None)) == [b"1234"]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.reading.objects import ObjectStore
+from asyncfeed.attempts.retry import Wanted
+from asyncfeed.reading.objects import POLICY, ObjectStore
+from asyncfeed.reading.reader import AsyncReader, value
+from asyncfeed.reading.scope import new_reader
 from tests.servers.objects import Faults, ObjectServer, serving
 
 pytest.importorskip("obstore")
@@ -125,3 +130,75 @@ def test_a_store_says_what_it_does(server: ObjectServer) -> None:
     assert policy.retry == af.Retry()
     assert policy.timeout == 10.0
     assert policy.hedge == "auto"
+
+
+async def ranges(file: af.File) -> Any:
+    reader = new_reader(file.store)
+    assert isinstance(reader, AsyncReader)
+    await reader.open()
+    try:
+        return value(*await reader.read_ranges(file, [(0, 100)]))
+    finally:
+        await reader.close()
+
+
+DRIPS: dict[str, Callable[[af.File], Any]] = {
+    "load": lambda file: list(af.items([file]).load(af.raw("uint8"))),
+    "batch": lambda file: list(af.items([file]).load(af.raw("uint8")).batch(1)),
+    "stream": lambda file: list(af.items([file]).flat_map(af.lines)),
+    "ranges": lambda file: asyncio.run(ranges(file)),
+    "a size that is not known": lambda file: list(
+        af.items([cast("ObjectStore", file.store).file("00000.raw")]).load(bytes)
+    ),
+    "a manifest": lambda file: af.files(manifest=file.path, store=file.store),
+}
+
+
+@pytest.mark.parametrize("use", DRIPS)
+def test_a_body_that_drips_ends_at_the_deadline_of_the_whole_read(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """Nothing is configured: each byte comes in time, and the last one would come after six seconds."""
+    fill(server, 1, 200)
+    retry = af.Retry(attempts=2, first_delay=0.001)
+    policy = replace(POLICY, retry=retry, timeout=0.1, bytes_per_second=1e9, hedge=None)  # a deadline of 0.1 s
+    monkeypatch.setattr("asyncfeed.reading.objects.POLICY", policy)
+    store = ObjectStore("s3://bucket", endpoint=server.url, anonymous=True)
+    server.faults.add("drip", value=0.03)
+    text = r"s3://bucket/00000.raw: no answer within 0.1\d* s with all of up to [\d,]+ bytes; load\(timeout"
+    with pytest.raises(af.TimedOut, match=text) as caught:
+        DRIPS[use](store.file("00000.raw", 200))
+    assert [each.number for each in caught.value.attempts] == [1]
+    assert server.requests["GET"] == 2
+    del caught
+    assert server.wait_closed()
+
+
+def test_a_drip_that_is_slower_than_the_deadline_asks_for_is_read_if_the_deadline_is_lifted(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (body,) = fill(server, 1, 20)
+    monkeypatch.setattr("asyncfeed.reading.objects.POLICY", replace(POLICY, timeout=0.01))
+    pipeline = files(server)
+    server.faults.add("drip", value=0.005)
+    (sample,) = pipeline.load(af.raw("uint8"), timeout=None, hedge=None)
+    assert sample.tobytes() == body
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "seconds"), [(0, 10), (100_000, 10.1), (1_000_000, 11), (8_000_000, 18), (16_000_000, 26)]
+)
+def test_the_deadline_of_a_request_grows_with_its_bytes(nbytes: int, seconds: float) -> None:
+    assert ObjectStore("s3://bucket").policy.seconds(nbytes) == pytest.approx(seconds)
+    assert Wanted(timeout=None).over(POLICY).seconds(nbytes) == math.inf
+
+
+def test_a_listing_that_drips_ends_at_its_deadline(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(server, 3)
+    monkeypatch.setattr("asyncfeed.reading.obstore_pages.QUIET_SECONDS", 0.02)
+    monkeypatch.setattr("asyncfeed.reading.s3_pages.REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr("asyncfeed.reading.s3_pages.RETRY", af.Retry(attempts=2, first_delay=0.001))
+    server.faults.add("drip", value=0.03)
+    with pytest.raises(af.TimedOut, match=r"s3://bucket/: no page within 0.1 s; [\d,]+ bytes of it came"):
+        files(server)
+    assert server.wait_closed()

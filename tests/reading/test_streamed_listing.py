@@ -355,7 +355,11 @@ def test_a_store_without_an_order_is_refused(server: ObjectServer) -> None:
 # The end
 
 
-def test_a_program_that_stops_while_it_lists_says_nothing(server: ObjectServer) -> None:
+@pytest.mark.parametrize("odd", [None, "train//x"])
+def test_a_program_that_stops_while_it_lists_says_nothing(server: ObjectServer, odd: str | None) -> None:
+    """Also if the pages are not obstore's, as behind an odd key."""
+    if odd is not None:
+        server.put("bucket", odd, b"1")
     code = f"""
 import asyncio, sys
 import asyncfeed as af

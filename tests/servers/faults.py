@@ -55,6 +55,7 @@ class Faults:
       eighth after four times that time, and so on up to 32 times.
     * a status such as "503" or "429": `value` is the time of a Retry-After header, if there is to be one.
     * "reset": the connection is reset before the answer. "cut": it is closed after half of the body.
+    * "drip": the body comes a byte at a time, each after `value` seconds.
     * "stall": there is no answer. "stall in the body": half of the body comes.
     * "wrong length": half of the body, as if that were all. "wrong range": another part, as the header says.
     * "changed": another version of the object, from now on.

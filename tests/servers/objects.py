@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote, unquote
 from xml.sax.saxutils import escape
 
 from tests.servers.faults import ROUND, Answer, Faults, Rule, instead, refused, spoiled
@@ -44,6 +44,9 @@ class ObjectServer:
         """Whether the answer to a request for an object has them."""
         self.lists_sorted = True
         """Whether a listing is in the order of the keys, as S3 has it. Its directory buckets have no order."""
+        self.endless = ""
+        """How a listing never ends. "same page" repeats the first page and its token, "same token" an empty page and its
+        token, "circle" the last three pages. "empty pages" have new tokens."""
         self.requests: Counter[str] = Counter()
         """Number of requests by kind: "GET", "HEAD", "LIST"."""
         self.faulty: Counter[str] = Counter()
@@ -54,6 +57,8 @@ class ObjectServer:
         """Number of requests that came because of a redirect to the same object."""
         self.log: list[tuple[str, str, dict[str, str]]] = []
         """Kind, key and headers of each request."""
+        self.target = ""
+        """Path and query of the last request, as they came."""
         self.sockets: set[asyncio.Transport] = set()
         """Connections that are open."""
         self.closed_at = 0.0
@@ -144,6 +149,7 @@ class _Connection(asyncio.Protocol):
         server = self._server
         server.requests[kind] += 1
         server.log.append((kind, key, headers))
+        server.target = target
         server.answering += 1
         server.at_once = max(server.at_once, server.answering)
         rule = server.faults.pick(key)
@@ -177,12 +183,21 @@ class _Connection(asyncio.Protocol):
                 server.etags[bucket, key] = f'"{server.faulty["changed"]}-new"'
             made = self._object(kind, bucket, key, headers)
         made, after = spoiled(rule, made, kind, headers)
-        if not self._transport.is_closing():
+        if rule is not None and rule.kind == "drip":
+            self._drip(made.head(), made.body, cast("float", rule.value))
+        elif not self._transport.is_closing():
             self._transport.write(made.head() + made.body if len(made.body) < 65536 else made.head())
             if len(made.body) >= 65536:
                 self._transport.write(made.body)
-            if after == "close":
+            if after == "close" or headers.get("connection") == "close":
                 self._transport.close()
+
+    def _drip(self, sent: bytes, left: bytes, seconds: float) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(sent)
+            if left:
+                again = asyncio.get_running_loop().call_later(seconds, self._drip, left[:1], left[1:], seconds)
+                self._timers = [again]
 
     def _object(self, kind: str, bucket: str, key: str, headers: dict[str, str]) -> Answer:
         data = self._server.buckets.get(bucket, {}).get(key)
@@ -208,21 +223,36 @@ class _Connection(asyncio.Protocol):
         if keys is None:
             return refused(404, "LIST")
         prefix = options.get("prefix", "")
-        after = options.get("continuation-token", options.get("start-after", ""))
+        after = (
+            unquote(options["continuation-token"])
+            if "continuation-token" in options
+            else options.get("start-after", "")
+        )
+        endless = self._server.endless
+        if endless == "same page" or (endless == "circle" and after >= max(keys)):
+            after = "" if endless == "same page" else sorted(keys)[-3 * self._server.page]
         found = sorted(key for key in keys if key.startswith(prefix) and key > after)
+        if endless in {"same token", "empty pages"}:
+            found = []
         page = found[: self._server.page]
         if not self._server.lists_sorted:
             page.reverse()
         more = len(found) > len(page)
+        shown = quote if options.get("encoding-type") == "url" else escape
         contents = "".join(
-            f"<Contents><Key>{escape(key)}</Key><LastModified>{ISO_DATE}</LastModified>"
+            f"<Contents><Key>{shown(key)}</Key><LastModified>{ISO_DATE}</LastModified>"
             f"<ETag>{escape(self._listed_etag(bucket, key))}</ETag><Size>{len(keys[key])}</Size></Contents>"
             for key in page
         )
-        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
+        next_one = page[-1] if more else ""
+        if endless:
+            more, next_one = True, "again" if "same" in endless else str(self._server.requests["LIST"])
+        if endless == "circle":
+            next_one = page[-1]
+        token = f"<NextContinuationToken>{quote(next_one)}</NextContinuationToken>" if more else ""
         text = (
-            f'<?xml version="1.0"?><ListBucketResult><Name>{bucket}</Name><Prefix>{escape(prefix)}</Prefix>'
-            f"<KeyCount>{len(page)}</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>"
+            f'<?xml version="1.0"?><ListBucketResult><Name>{bucket}</Name><Prefix>{shown(prefix)}</Prefix>'
+            f"{'<EncodingType>url</EncodingType>' if shown is quote else ''}<KeyCount>{len(page)}</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>"
             f"{token}{contents}</ListBucketResult>"
         )
         return Answer(200, {"Content-Type": "application/xml"}, text.encode())

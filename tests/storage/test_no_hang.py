@@ -53,11 +53,21 @@ def stalls_in_the_body() -> Iterator[str]:
         yield server.url
 
 
+@contextmanager
+def drips() -> Iterator[str]:
+    """Each byte comes in time, and all of them would take a minute."""
+    with serving() as server:
+        server.put("bucket", "train/a.raw", bytes(1000))
+        server.faults.add("drip", value=0.06)
+        yield server.url
+
+
 SERVERS: list[Callable[[], AbstractContextManager[str]]] = [
     never_answers,
     never_finishes_tls,
     accepts_no_connection,
     stalls_in_the_body,
+    drips,
 ]
 OPTIONS: dict[str, Any] = {"retry": RETRY, "timeout": 0.1, "hedge": None}
 USES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
@@ -84,7 +94,8 @@ def test_a_read_that_is_not_answered_ends_in_an_error_with_key_attempts_and_time
             list(USES[use](af.items([store.file("train/a.raw", 1000)]), OPTIONS))
         error = caught.value
         assert isinstance(error, (af.Unavailable, TimeoutError))
-        assert str(error) == f"{KEY}: no answer within 0.101 s"
+        more = "with all of up to 1,001 bytes; load(timeout=...) allows more"
+        assert str(error) == f"{KEY}: no answer within 0.101 s {more}"
         assert [each.number for each in error.attempts] == [1, 2]
         assert all("no answer within 0.101 s" in each.error for each in error.attempts)
         assert "attempt 3, " in "".join(error.__notes__)
