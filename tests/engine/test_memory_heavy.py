@@ -22,6 +22,7 @@ from asyncfeed.testing import run_virtual
 from tests.engine.inside import memory_used
 from tests.engine.test_weights import Block, memory_peak
 from tests.reading.readers import SlowStore
+from tests.searching import sampled
 
 MB = 1 << 20
 LIMIT = 64 * MB
@@ -259,6 +260,7 @@ KINDS = [
 
 
 @pytest.mark.quiet
+@sampled(4)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("way", ["a feed an epoch", "one feed"])
 @pytest.mark.parametrize("kind", KINDS)
