@@ -2,12 +2,15 @@
 
 Each call into TensorFlow releases the GIL. If another thread computes in Python, it takes 5 ms to get the GIL
 back. So all items that are ready are put into the queue in one call.
+
+If an iterator is dropped, the thread may be waiting for room in the queue. Closing the queue would end this wait
+with an error, and TensorFlow prints each such error. So `finish` takes the items out, and the call returns.
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +56,15 @@ class TfIteration:
         run: tuple[OpenRun, Iterator[Any]],
         layout: Layout,
         queue: Any,
+        capacity: int,
+        *,
+        may_skip: bool,
         free: Callable[[], None],
         refuse: Callable[[], None],
         enqueues: Callable[[tuple[Any, ...], int], Callable[..., Any]],
+        leave: Callable[[], None],
+        drains: Callable[[tuple[Any, ...]], Callable[..., Any]],
         pending: Callable[[], bool],
-        *,
         together: bool,
     ) -> None:
         self._tf = tf
@@ -67,9 +74,13 @@ class TfIteration:
         self._free = free
         self._refuse = refuse
         self._enqueues = enqueues
+        self._leave = leave
+        self._drains = drains
         self._pending = pending
         self._lock = threading.Lock()
-        self._drawing = False
+        self._capacity = capacity
+        self._may_skip = may_skip
+        self._drawing = self._putting = self._overfull = False
         self._handoff: Handoff | None = None
         self._let_go = self._ended = self._finished = self._refused = False
         self._error: BaseException | None = None
@@ -121,11 +132,22 @@ class TfIteration:
 
     def _put(self, group: list[Any]) -> None:
         """Put items into the queue. If the queue is full, this waits in C++."""
+        with self._lock:
+            self._putting, self._overfull = True, False
+        try:
+            self._put_all(group)
+        finally:
+            with self._lock:
+                self._putting = False
+
+    def _put_all(self, group: list[Any]) -> None:
+        """Put items. Note it in `_overfull` if one call puts more than there is room for, whatever happens."""
         ops, layout = self._tf.raw_ops, self._layout
         with self._tf.device("CPU:0"):
             if len(group) > 1 and size_of(group[0]) <= MAX_SMALL_BYTES:
                 stacked = layout.stacked(group)
                 if stacked is not None:
+                    self._overfull = len(group) > self._capacity
                     self._enqueue(ops.QueueEnqueueManyV2, handle=self._queue, components=stacked)
                     return
                 self._run.note_slow("to_tf, one by one: small items that are not alike")
@@ -139,12 +161,15 @@ class TfIteration:
                     tensors = [tensor for item in group[:count] for tensor in layout.tensors(item)]
                 except Exception:  # noqa: BLE001 - the loop below raises it at its item
                     break
+                self._overfull = not self._may_skip
                 self._enqueue(self._enqueues(tuple(layout.specs), count), self._queue, *tensors)
                 del group[:count]
             for item in group:
                 self._enqueue(ops.QueueEnqueueV2, handle=self._queue, components=layout.tensors(item))
 
     def _enqueue(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if self._let_go:
+            raise ClosedError(LET_GO)
         try:
             with nullcontext() if self._handoff is None else self._handoff.holding():
                 op(*args, **kwargs)
@@ -160,10 +185,9 @@ class TfIteration:
             self._handoff.hold()  # the items in the queue count as held
         self._run.stop(LET_GO)
         with self._lock:
-            if not self._let_go:
+            if not self._let_go:  # else nobody takes from it, and closing a closed queue is an error
                 self._error = error
-        with suppress(self._tf.errors.CancelledError):  # TensorFlow has closed it already
-            self._tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=False)
+                self._tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=False)
         self._end(ended=True)
 
     def interrupt(self) -> None:
@@ -177,7 +201,7 @@ class TfIteration:
         """
         tf = self._tf
         with self._lock:  # the queue is not destroyed while this lock is held
-            if self._ended or self._finished or not (self._drawing or self._is_empty()):
+            if self._ended or self._finished or self._let_go or not (self._drawing or not self._size()):
                 return
             self._let_go = self._refused = True
             self._refuse()
@@ -186,8 +210,8 @@ class TfIteration:
         self._run.trainer_ended()
         self._end(finished=True)
 
-    def _is_empty(self) -> bool:
-        return int(self._tf.raw_ops.QueueSizeV2(handle=self._queue)) == 0
+    def _size(self) -> int:
+        return int(self._tf.raw_ops.QueueSizeV2(handle=self._queue))
 
     def finish(self) -> Exception | None:
         """Stop the run. Return the error of a failed run, if the consumer has received every item before it.
@@ -197,10 +221,34 @@ class TfIteration:
         self._run.stop(LET_GO)
         self._run.trainer_ended()
         error, self._error = self._error, None
-        if error is not None and self._is_empty():
+        if error is not None and not self._size():
             return as_text(error, self._run.failure)
+        with self._lock:
+            first, self._let_go = not self._let_go, True
+            putting = self._putting
+        if first and putting:
+            self._drain()
         self._end(finished=True)
         return None
+
+    def _drain(self) -> None:
+        """Let the call that puts items into the queue return. This does not wait for it, as it may wait for us.
+
+        Nobody else takes items any more, so those that are there can be taken without waiting. What is put after
+        that finds room: see `_put_all`.
+        """
+        ops, dtypes = self._tf.raw_ops, [spec.dtype for spec in self._layout.specs]
+        if self._overfull:  # up to 256 items one by one: that is quick in C++ only
+            self._drains(tuple(self._layout.specs))(self._queue)
+            # If the call had only begun, it was not drained, and finds too little room.
+            ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=True)
+            return
+        self._leave()
+        while count := self._size():
+            if self._capacity > 1:
+                ops.QueueDequeueManyV2(handle=self._queue, n=count, component_types=dtypes)
+            else:
+                ops.QueueDequeueV2(handle=self._queue, component_types=dtypes)
 
     def _end(self, *, ended: bool = False, finished: bool = False) -> None:
         """Destroy the queue and free its name, once, when both sides have ended."""
