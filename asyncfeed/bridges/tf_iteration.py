@@ -43,6 +43,8 @@ MAX_LARGE_GROUP_BYTES = 16 << 20
 LET_GO = "TensorFlow let go of the iterator"
 CTRL_C = "Ctrl-C, while TensorFlow waited for it"
 END: Any = object()
+DRAWING, PUTTING = "drawing", "putting"
+OVERFILLING = "putting more than there is room for, whatever is taken out"
 KINDS = (ValueError, TypeError, MemoryError, NotImplementedError)
 """Exception types for which TensorFlow has an error class of its own."""
 
@@ -80,7 +82,8 @@ class TfIteration:
         self._lock = threading.Lock()
         self._capacity = capacity
         self._may_skip = may_skip
-        self._drawing = self._putting = self._overfull = False
+        self._doing = ""
+        """What the thread does: DRAWING, PUTTING or OVERFILLING."""
         self._handoff: Handoff | None = None
         self._let_go = self._ended = self._finished = self._refused = False
         self._error: BaseException | None = None
@@ -97,7 +100,7 @@ class TfIteration:
         while True:
             self._begin_to_draw()
             item = next(items, END)
-            self._drawing = False
+            self._doing = ""
             if item is END:
                 return
             group = [item]
@@ -122,32 +125,31 @@ class TfIteration:
     def _begin_to_draw(self) -> None:
         """End the run if Ctrl-C came while the run had items ready, and the main thread is still in TensorFlow.
 
-        No Ctrl-C is missed. This thread sets `_drawing` before it asks for a pending Ctrl-C. The other thread
-        makes the Ctrl-C pending before `interrupt` reads `_drawing`. So at least one of the two sees the other.
+        No Ctrl-C is missed. This thread sets `_doing` before it asks for a pending Ctrl-C. The other thread
+        makes the Ctrl-C pending before `interrupt` reads `_doing`. So at least one of the two sees the other.
         """
         with self._lock:
-            self._drawing = True
+            self._doing = DRAWING
         if self._pending():
             self.interrupt()
 
     def _put(self, group: list[Any]) -> None:
         """Put items into the queue. If the queue is full, this waits in C++."""
         with self._lock:
-            self._putting, self._overfull = True, False
+            self._doing = PUTTING
         try:
             self._put_all(group)
         finally:
             with self._lock:
-                self._putting = False
+                self._doing = ""
 
     def _put_all(self, group: list[Any]) -> None:
-        """Put items. Note it in `_overfull` if one call puts more than there is room for, whatever happens."""
         ops, layout = self._tf.raw_ops, self._layout
         with self._tf.device("CPU:0"):
             if len(group) > 1 and size_of(group[0]) <= MAX_SMALL_BYTES:
                 stacked = layout.stacked(group)
                 if stacked is not None:
-                    self._overfull = len(group) > self._capacity
+                    self._doing = PUTTING if len(group) <= self._capacity else OVERFILLING
                     self._enqueue(ops.QueueEnqueueManyV2, handle=self._queue, components=stacked)
                     return
                 self._run.note_slow("to_tf, one by one: small items that are not alike")
@@ -161,7 +163,7 @@ class TfIteration:
                     tensors = [tensor for item in group[:count] for tensor in layout.tensors(item)]
                 except Exception:  # noqa: BLE001 - the loop below raises it at its item
                     break
-                self._overfull = not self._may_skip
+                self._doing = PUTTING if self._may_skip else OVERFILLING
                 self._enqueue(self._enqueues(tuple(layout.specs), count), self._queue, *tensors)
                 del group[:count]
             for item in group:
@@ -201,7 +203,7 @@ class TfIteration:
         """
         tf = self._tf
         with self._lock:  # the queue is not destroyed while this lock is held
-            if self._ended or self._finished or self._let_go or not (self._drawing or not self._size()):
+            if self._ended or self._finished or self._let_go or not (self._doing == DRAWING or not self._size()):
                 return
             self._let_go = self._refused = True
             self._refuse()
@@ -225,20 +227,20 @@ class TfIteration:
             return as_text(error, self._run.failure)
         with self._lock:
             first, self._let_go = not self._let_go, True
-            putting = self._putting
-        if first and putting:
-            self._drain()
+            doing = self._doing
+        if first and doing in (PUTTING, OVERFILLING):
+            self._drain(overfull=doing == OVERFILLING)
         self._end(finished=True)
         return None
 
-    def _drain(self) -> None:
+    def _drain(self, *, overfull: bool) -> None:
         """Let the call that puts items into the queue return. This does not wait for it, as it may wait for us.
 
         Nobody else takes items any more, so those that are there can be taken without waiting. What is put after
-        that finds room: see `_put_all`.
+        that finds room, unless the call is `overfull`.
         """
         ops, dtypes = self._tf.raw_ops, [spec.dtype for spec in self._layout.specs]
-        if self._overfull:  # up to 256 items one by one: that is quick in C++ only
+        if overfull:  # up to 256 items one by one: that is quick in C++ only
             self._drains(tuple(self._layout.specs))(self._queue)
             # If the call had only begun, it was not drained, and finds too little room.
             ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=True)
