@@ -13,7 +13,7 @@ from asyncfeed.description import Description
 from asyncfeed.errors import PipelineError, StateError
 from asyncfeed.machine import default_memory_limit
 from asyncfeed.sizes import Size, parse_bytes
-from asyncfeed.state.saving import Saving, checked
+from asyncfeed.state.saving import Saving, alone, checked
 
 if TYPE_CHECKING:
     from asyncfeed.epochs import Epochs
@@ -59,7 +59,8 @@ class Running(Description, Generic[T_co]):
                 same line starts a job and continues it. A batch counts as received when the thread or task that
                 drew it asks for the next one, or leaves the `with` block without an exception. So the batch that
                 a killed process was training on is delivered again. If the run in the file has delivered
-                everything, a `RuntimeWarning` says so. `open` reads the file when it is called.
+                everything, a `RuntimeWarning` says so. `open` reads the file when it is called. One feed writes a
+                file: a second one, in any process, raises `PipelineError` until the first has ended.
             checkpoint_every: How often to write the file: a number of batches, or a `datetime.timedelta`. The
                 default is 30 seconds. A thread writes it, so no draw waits for the disk. A write that fails is
                 logged as a warning, and the file keeps the state before.
@@ -87,20 +88,21 @@ class Running(Description, Generic[T_co]):
         limit = _checked_limit("open", memory_limit, grace, coord)
         epoch = _checked_epoch("open", "epoch", epoch)
         saving = checked("open", path, checkpoint_every, state)
-        self.source.claim()
-        session = Session(
-            self._pipeline,
-            memory_limit=limit,
-            grace=grace,
-            epoch=epoch,
-            coord=coord,
-            state=state,
-            saving=saving,
-        )
-        if saving is not None:
-            _go_on(session, saving)
-            if session.at_end:
-                _warn_of_end("open", saving)
+        with alone("open", saving):
+            self.source.claim()
+            session = Session(
+                self._pipeline,
+                memory_limit=limit,
+                grace=grace,
+                epoch=epoch,
+                coord=coord,
+                state=state,
+                saving=saving,
+            )
+            if saving is not None:
+                _go_on(session, saving)
+                if session.at_end:
+                    _warn_of_end("open", saving)
         return Feed(session)
 
     def epochs(
@@ -158,23 +160,24 @@ class Running(Description, Generic[T_co]):
         start = _checked_epoch("epochs", "start", start)
         saving = checked("epochs", path, checkpoint_every, state)
         passes = self._pipeline.repeat(count)
-        self.source.claim()
-        session = Session(
-            passes,
-            memory_limit=limit,
-            grace=grace,
-            epoch=start,
-            epochs_of=self._pipeline,
-            coord=coord,
-            saving=saving,
-        )
-        left = 0 if state is None else session.load(state)
-        if saving is not None:
-            left = _go_on(session, saving)
-        start = session.first_run
-        more = None if count is None else max(0, count - left)
-        if saving is not None and left and more == 0:
-            _warn_of_end("epochs", saving)
+        with alone("epochs", saving):
+            self.source.claim()
+            session = Session(
+                passes,
+                memory_limit=limit,
+                grace=grace,
+                epoch=start,
+                epochs_of=self._pipeline,
+                coord=coord,
+                saving=saving,
+            )
+            left = 0 if state is None else session.load(state)
+            if saving is not None:
+                left = _go_on(session, saving)
+            start = session.first_run
+            more = None if count is None else max(0, count - left)
+            if saving is not None and left and more == 0:
+                _warn_of_end("epochs", saving)
         return Epochs(Feed(session), more, start + left, self.size())
 
     def __iter__(self) -> Iterator[T_co]:

@@ -357,6 +357,11 @@ class Session:
             self._binding.release()
         self.stop("the feed was closed")
 
+    def _free_unbegun(self) -> None:
+        """Free the file of a run that was stopped before it began. A run that has begun frees it at its end."""
+        if self.run is None and (saving := self._options["saving"]) is not None:
+            saving.lock.release()
+
     def close(self) -> None:
         """Stop the run, and wait for its background thread, if there is one.
 
@@ -366,7 +371,7 @@ class Session:
         if has_interrupted(self._starting):
             return
         with self._starting:  # another thread may be starting the run
-            pass
+            self._free_unbegun()
         if self.run is None or self.run.forked or has_interrupted(self.run.handoff.lock):
             return
         if self._driver is not None:
@@ -396,6 +401,7 @@ class Session:
         """Stop the run and wait for its end, on the loop of the run."""
         self._leave()
         run, task = self.run, self._task
+        self._free_unbegun()
         if run is None or run.forked:
             return
         if self._driver is not None:

@@ -107,6 +107,7 @@ class Run:
         """Writes the state of the run to a file; None if there is no file."""
         if saving is not None and isinstance(self.handoff, AcknowledgingHandoff):
             if self.track.refused:
+                saving.lock.release()
                 raise StateError(self.track.refused)
             self.saver = Saver(saving, seal, loop, self.threads, self.handoff, self.track)
         if by_epoch:  # the last `repeat` has the highest level
@@ -177,7 +178,9 @@ class Run:
             self._watch.atexit = False
 
     def unwatch(self) -> None:
-        """Undo `watch`, and let the loop hold the run no more."""
+        """Undo `watch`, and let the loop hold the run no more. This is the last call of every run."""
+        if self.saver is not None:
+            self.saver.release()
         watched, self._watch = self._watch, None
         if isinstance(watched, weakref.finalize):
             watched.detach()
@@ -349,8 +352,6 @@ class Run:
         self.budget.freed = int
         self._context = Context()
         self.tasks.release()
-        if self.saver is not None:
-            self.saver.release()
         self.unwatch()
 
     def _report_stuck(self) -> None:

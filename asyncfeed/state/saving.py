@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncfeed.errors import PipelineError
+
+if TYPE_CHECKING:
+    from asyncfeed.state.lock import FileLock
 
 EVERY = timedelta(seconds=30)
 """Time between two writes. A shorter one repeats less after a crash, and wears out the disk."""
@@ -22,6 +27,7 @@ class Saving:
     path: Path
     items: int | None
     seconds: float | None
+    lock: FileLock
 
     def read(self) -> dict[str, Any] | None:
         """Return the state in the file; None if there is no file. This blocks.
@@ -37,6 +43,24 @@ class Saving:
             return None
 
 
+@contextmanager
+def alone(method: str, saving: Saving | None) -> Iterator[None]:
+    """Take the lock of the file, if there is one. An exception in the block frees it. This blocks.
+
+    Raises:
+        PipelineError: Another feed writes the file.
+    """
+    if saving is None:
+        yield
+        return
+    saving.lock.acquire(method)
+    try:
+        yield
+    except BaseException:
+        saving.lock.release()
+        raise
+
+
 def checked(
     method: str, path: str | os.PathLike[str] | None, every: int | timedelta | None, state: object
 ) -> Saving | None:
@@ -47,12 +71,15 @@ def checked(
         return None
     if state is not None:
         raise PipelineError(f"{method}: state and path both say where to go on: pass one of them")
+    from asyncfeed.state.lock import FileLock  # noqa: PLC0415 - few feeds have a file
+
     place = _checked_path(method, path)
+    lock = FileLock(place)
     every = EVERY if every is None else every
     if isinstance(every, timedelta):
         if every <= timedelta(0):
             raise PipelineError(f"{method}: checkpoint_every must be longer than no time, not {every!r}")
-        return Saving(place, None, every.total_seconds())
+        return Saving(place, None, every.total_seconds(), lock)
     try:
         items = index(every)
     except TypeError:
@@ -62,7 +89,7 @@ def checked(
             f"{method}: checkpoint_every must be a number of batches, such as 100, or a time, such as "
             f"datetime.timedelta(seconds=30), not {every!r}"
         )
-    return Saving(place, items, None)
+    return Saving(place, items, None, lock)
 
 
 def _checked_path(method: str, path: str | os.PathLike[str]) -> Path:

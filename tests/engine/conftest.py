@@ -32,7 +32,9 @@ def detector() -> Iterator[BlockBuster]:
         # `files`, `table` and `open(path=...)` read when they are called, and say so: that is the caller's affair.
         function.can_block_in("asyncfeed/reading/listing.py", "expand").can_block_in(
             "asyncfeed/tables.py", "table"
-        ).can_block_in("asyncfeed/state/saving.py", {"checked", "read"})
+        ).can_block_in("asyncfeed/state/saving.py", {"alone", "checked", "read"})
+        # A run that never began frees its file where it is closed or dropped. Other runs do so on a thread.
+        function.can_block_in("asyncfeed/state/lock.py", "_unlock")
         # If the program has handlers of signals, a state is made on a thread, in 0.1 ms.
         function.can_block_in("asyncfeed/engine/interruptions.py", "calmly")
         # Measuring coverage takes a lock of its own wherever a file is entered for the first time.

@@ -8,6 +8,8 @@ Invariants:
 * An item that a consumer works on is not in a state: see `InHand`.
 * A write that fails is reported, and does not end the run. The file keeps the state before it, and the next write
   comes when it is due.
+* The last write frees the lock of the file at its end, on its thread. So a write that hangs keeps other feeds from
+  the file.
 """
 
 from __future__ import annotations
@@ -57,6 +59,9 @@ class Saver:
         """Why that write failed. Empty if it did not."""
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
+        """Whether the last write was begun, or none will be."""
+        self._over = False
+        """Whether nothing is written any more. The lock of the file may be another feed's then."""
 
     def start(self) -> None:
         """Write from now on."""
@@ -87,40 +92,59 @@ class Saver:
         if not self._ending:
             self._wait()
 
-    def _submit(self) -> asyncio.Future[Any]:
-        return self._threads.submit(f"writing {self._saving.path}", self._write)
+    def _submit(self, *, last: bool = False) -> asyncio.Future[Any]:
+        return self._threads.submit(f"writing {self._saving.path}", self._write, last)
 
     def finish(self) -> None:
         """Begin the last write, unless the file is up to date. The run then waits for its threads."""
         if not self._ending:
             self._ending = True
             try:
-                self._submit()
+                self._submit(last=True)
             except RuntimeError:  # no thread can be started, because the interpreter is ending
-                self._write()
+                self._write(last=True)
 
     def release(self) -> None:
-        """Let go of the run."""
+        """Let go of the run. If its loop was closed, there was no last write, and this frees the file."""
         self.handoff.release()
         if self._timer is not None:
             self._timer.cancel()
+        if not self._ending:
+            self._ending = self._over = True
+            self._free()
 
-    def _write(self) -> None:
+    def _free(self) -> None:
+        """Free the lock of the file, unless a write goes on. That write then calls this at its end."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._saving.lock.release()
+            finally:
+                self._lock.release()
+
+    def _write(self, last: bool) -> None:
         """Write a state, on any thread. Report the first failure of several, and that of the last write."""
         with self._lock:
-            place = self.handoff.received()
-            if place == self._written and not self._failed:
-                return
-            before, self._failed = self._failed, ""
-            self._written = place
-            try:
-                body = self._track.state(*place[:2])
-                file.write(self._saving.path, self._seal({**body, "ended": True} if place[2] else body))
-            except Exception as error:  # noqa: BLE001 - it is reported, and the run goes on
-                self._failed = str(error) or type(error).__name__
-                if not before or self._ending:
-                    log.warning(
-                        "the state of the run could not be written to %s, which keeps the state before it: %s",
-                        self._saving.path,
-                        self._failed,
-                    )
+            if not self._over:
+                if last:
+                    self._over = True
+                self._write_state()
+        if self._over:
+            self._free()
+
+    def _write_state(self) -> None:
+        place = self.handoff.received()
+        if place == self._written and not self._failed:
+            return
+        before, self._failed = self._failed, ""
+        self._written = place
+        try:
+            body = self._track.state(*place[:2])
+            file.write(self._saving.path, self._seal({**body, "ended": True} if place[2] else body))
+        except Exception as error:  # noqa: BLE001 - it is reported, and the run goes on
+            self._failed = str(error) or type(error).__name__
+            if not before or self._ending:
+                log.warning(
+                    "the state of the run could not be written to %s, which keeps the state before it: %s",
+                    self._saving.path,
+                    self._failed,
+                )
