@@ -8,8 +8,6 @@ import threading
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from asyncfeed.bridges.interrupt import Interrupts
 from asyncfeed.bridges.tf_exit import ExitGuard
 from asyncfeed.bridges.tf_iteration import CTRL_C, LET_GO, MAX_SMALL_BYTES, MAX_SMALL_ITEMS, TfIteration, as_text
@@ -50,8 +48,6 @@ class Bridge:
             # The runs that Ctrl-C has ended. TensorFlow raises their error without Python, because Python's
             # handler for Ctrl-C could run inside of a Python call.
             self._refused = tf.Variable([NO_RUN] * MAX_REFUSED_RUNS, dtype=tf.int64, trainable=False)
-            self._left = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, default_value=0)
-            """The runs whose iterators TensorFlow has let go of while items crossed to them."""
         resource, number = tf.TensorSpec(None, tf.resource), tf.TensorSpec((), tf.int64)
         signature = [number, resource, resource]
         trace = tf.function(self._trace_start, autograph=False, input_signature=signature)
@@ -62,7 +58,6 @@ class Bridge:
         # Datasets of one signature share their functions, because tracing one takes 10 ms.
         self._next = lru_cache(maxsize=64)(self._trace_next)
         self._enqueues = lru_cache(maxsize=64)(self._trace_enqueues)
-        self._drains = lru_cache(maxsize=64)(self._trace_drain)
         atexit.register(self._guard.close)
 
     # -- datasets
@@ -131,38 +126,13 @@ class Bridge:
 
     def _trace_enqueues(self, specs: tuple[Any, ...], count: int) -> Any:
         tf = self._tf
-        skips = _may_skip(tf, specs)
 
-        def enqueue(run: Any, queue: Any, *tensors: Any) -> None:
-            before: list[Any] = []
+        def enqueue(queue: Any, *tensors: Any) -> None:
             for place in range(0, len(tensors), len(specs)):
-                item = list(tensors[place : place + len(specs)])
+                tf.raw_ops.QueueEnqueueV2(handle=queue, components=list(tensors[place : place + len(specs)]))
 
-                def put(item: list[Any] = item) -> Any:
-                    with tf.control_dependencies([tf.raw_ops.QueueEnqueueV2(handle=queue, components=item)]):
-                        return tf.constant(0)
-
-                with tf.control_dependencies(before):
-                    before = [tf.cond(self._left.lookup(run) > 0, lambda: tf.constant(0), put) if skips else put()]
-
-        signature = [tf.TensorSpec((), tf.int64), tf.TensorSpec(None, tf.resource), *count * specs]
+        signature = [tf.TensorSpec(None, tf.resource), *count * specs]
         return tf.function(enqueue, autograph=False, input_signature=signature).get_concrete_function()
-
-    def _trace_drain(self, specs: tuple[Any, ...]) -> Any:
-        """Trace the function that takes items until the queue is empty, with what its taking lets in."""
-        tf = self._tf
-        dtypes = [spec.dtype for spec in specs]
-
-        def take(queue: Any) -> Any:
-            with tf.control_dependencies(tf.raw_ops.QueueDequeueV2(handle=queue, component_types=dtypes)):
-                return tf.raw_ops.QueueSizeV2(handle=queue)
-
-        def drain(queue: Any) -> None:
-            size = tf.raw_ops.QueueSizeV2(handle=queue)
-            tf.while_loop(lambda size: size > 0, lambda _: take(queue), [size])
-
-        signature = [tf.TensorSpec(None, tf.resource)]
-        return tf.function(drain, autograph=False, input_signature=signature).get_concrete_function()
 
     def _trace_finish(self, queue: Any, run: Any, refused: Any, open_gate: Any, token: Any) -> Any:
         tf = self._tf
@@ -173,9 +143,12 @@ class Bridge:
                 return tf.constant(0, tf.int64)
 
         def close() -> Any:
-            return tf.numpy_function(self._close, [run], tf.int64)
+            closed = tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
+            with tf.control_dependencies([closed]):
+                return tf.numpy_function(self._close, [run], tf.int64)
 
         def finish() -> Any:
+            # At exit the queue stays open, too: closing it would wake a thread that waits for it and needs Python.
             return self._guard.guarded(open_gate, token, close, lambda: tf.constant(0, tf.int64))
 
         runs = tf.raw_ops.ReadVariableOp(resource=refused, dtype=tf.int64)
@@ -204,22 +177,11 @@ class Bridge:
         together = factory.method == "to_tf"  # `KerasRuns` counts single items
         with tf.device("CPU:0"):
             capacity = MAX_SMALL_ITEMS if together and 0 < layout.nbytes <= MAX_SMALL_BYTES else 1
-            queue = self._new_queue(str(name), layout.specs, capacity)
-            key = tf.constant(number, tf.int64)
+            queue = self._new_queue(str(name), [spec.dtype for spec in layout.specs], capacity)
+        free = partial(self._names.append, name)
+        refuse = partial(self._refuse, number)
         iteration = TfIteration(
-            tf,
-            run,
-            layout,
-            queue,
-            capacity,
-            may_skip=_may_skip(tf, tuple(layout.specs)),
-            free=partial(self._free, name, key),
-            refuse=partial(self._refuse, number),
-            enqueues=lambda specs, count: partial(self._enqueues(specs, count), key),
-            leave=partial(self._leave, key),
-            drains=self._drains,
-            pending=self.interrupts.pending,
-            together=together,
+            tf, run, layout, queue, free, refuse, self._enqueues, self.interrupts.pending, together=together
         )
         self._iterations[number] = iteration  # before it starts, because Ctrl-C may end and remove it at once
         iteration.start(f"asyncfeed-tf-{number}-pump")
@@ -243,15 +205,6 @@ class Bridge:
         runs[number % MAX_REFUSED_RUNS] = number
         self._refused.assign(runs)
 
-    def _leave(self, key: Any) -> None:
-        with self._tf.device("CPU:0"):
-            self._left.insert(key, self._tf.ones_like(key))
-
-    def _free(self, name: int, key: Any) -> None:
-        with self._tf.device("CPU:0"):
-            self._left.remove(key)
-        self._names.append(name)
-
     def _generate(self, token: Any) -> Iterator[Any]:
         factory = self._factory(int(token))
         layout = Layout(factory.signature, factory.method)
@@ -274,20 +227,15 @@ class Bridge:
             raise PipelineError("to_tf: the dataset was dropped; keep a reference to it while it is iterated")
         return self._factories[token]
 
-    def _new_queue(self, name: str, specs: list[Any], capacity: int) -> Any:
+    def _new_queue(self, name: str, dtypes: list[Any], capacity: int) -> Any:
         # TensorFlow keeps 33 KB for each name that a queue ever had, so names are reused.
         return self._tf.raw_ops.FIFOQueueV2(
-            component_types=[spec.dtype for spec in specs],
-            shapes=[spec.shape for spec in specs] if capacity > 1 else [],
+            component_types=dtypes,
+            shapes=[],
             capacity=capacity,
             container="",
             shared_name=f"asyncfeed-{id(self):x}-{name}",
         )
-
-
-def _may_skip(tf: Any, specs: tuple[Any, ...]) -> bool:
-    """Return whether TensorFlow's conditions take these dtypes. They take no int4 or float8."""
-    return all(each.dtype == tf.bfloat16 or np.dtype(each.dtype.as_numpy_dtype).isbuiltin == 1 for each in specs)
 
 
 _made = cache(Bridge)

@@ -2,15 +2,12 @@
 
 Each call into TensorFlow releases the GIL. If another thread computes in Python, it takes 5 ms to get the GIL
 back. So all items that are ready are put into the queue in one call.
-
-If an iterator is dropped, the thread may be waiting for room in the queue. Closing the queue would end this wait
-with an error, and TensorFlow prints each such error. So `finish` takes the items out, and the call returns.
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +40,6 @@ MAX_LARGE_GROUP_BYTES = 16 << 20
 LET_GO = "TensorFlow let go of the iterator"
 CTRL_C = "Ctrl-C, while TensorFlow waited for it"
 END: Any = object()
-DRAWING, PUTTING = "drawing", "putting"
-OVERFILLING = "putting more than there is room for, whatever is taken out"
 KINDS = (ValueError, TypeError, MemoryError, NotImplementedError)
 """Exception types for which TensorFlow has an error class of its own."""
 
@@ -58,15 +53,11 @@ class TfIteration:
         run: tuple[OpenRun, Iterator[Any]],
         layout: Layout,
         queue: Any,
-        capacity: int,
-        *,
-        may_skip: bool,
         free: Callable[[], None],
         refuse: Callable[[], None],
         enqueues: Callable[[tuple[Any, ...], int], Callable[..., Any]],
-        leave: Callable[[], None],
-        drains: Callable[[tuple[Any, ...]], Callable[..., Any]],
         pending: Callable[[], bool],
+        *,
         together: bool,
     ) -> None:
         self._tf = tf
@@ -76,14 +67,9 @@ class TfIteration:
         self._free = free
         self._refuse = refuse
         self._enqueues = enqueues
-        self._leave = leave
-        self._drains = drains
         self._pending = pending
         self._lock = threading.Lock()
-        self._capacity = capacity
-        self._may_skip = may_skip
-        self._doing = ""
-        """What the thread does: DRAWING, PUTTING or OVERFILLING."""
+        self._drawing = False
         self._handoff: Handoff | None = None
         self._let_go = self._ended = self._finished = self._refused = False
         self._error: BaseException | None = None
@@ -100,7 +86,7 @@ class TfIteration:
         while True:
             self._begin_to_draw()
             item = next(items, END)
-            self._doing = ""
+            self._drawing = False
             if item is END:
                 return
             group = [item]
@@ -125,31 +111,21 @@ class TfIteration:
     def _begin_to_draw(self) -> None:
         """End the run if Ctrl-C came while the run had items ready, and the main thread is still in TensorFlow.
 
-        No Ctrl-C is missed. This thread sets `_doing` before it asks for a pending Ctrl-C. The other thread
-        makes the Ctrl-C pending before `interrupt` reads `_doing`. So at least one of the two sees the other.
+        No Ctrl-C is missed. This thread sets `_drawing` before it asks for a pending Ctrl-C. The other thread
+        makes the Ctrl-C pending before `interrupt` reads `_drawing`. So at least one of the two sees the other.
         """
         with self._lock:
-            self._doing = DRAWING
+            self._drawing = True
         if self._pending():
             self.interrupt()
 
     def _put(self, group: list[Any]) -> None:
         """Put items into the queue. If the queue is full, this waits in C++."""
-        with self._lock:
-            self._doing = PUTTING
-        try:
-            self._put_all(group)
-        finally:
-            with self._lock:
-                self._doing = ""
-
-    def _put_all(self, group: list[Any]) -> None:
         ops, layout = self._tf.raw_ops, self._layout
         with self._tf.device("CPU:0"):
             if len(group) > 1 and size_of(group[0]) <= MAX_SMALL_BYTES:
                 stacked = layout.stacked(group)
                 if stacked is not None:
-                    self._doing = PUTTING if len(group) <= self._capacity else OVERFILLING
                     self._enqueue(ops.QueueEnqueueManyV2, handle=self._queue, components=stacked)
                     return
                 self._run.note_slow("to_tf, one by one: small items that are not alike")
@@ -163,15 +139,12 @@ class TfIteration:
                     tensors = [tensor for item in group[:count] for tensor in layout.tensors(item)]
                 except Exception:  # noqa: BLE001 - the loop below raises it at its item
                     break
-                self._doing = PUTTING if self._may_skip else OVERFILLING
                 self._enqueue(self._enqueues(tuple(layout.specs), count), self._queue, *tensors)
                 del group[:count]
             for item in group:
                 self._enqueue(ops.QueueEnqueueV2, handle=self._queue, components=layout.tensors(item))
 
     def _enqueue(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        if self._let_go:
-            raise ClosedError(LET_GO)
         try:
             with nullcontext() if self._handoff is None else self._handoff.holding():
                 op(*args, **kwargs)
@@ -187,9 +160,10 @@ class TfIteration:
             self._handoff.hold()  # the items in the queue count as held
         self._run.stop(LET_GO)
         with self._lock:
-            if not self._let_go:  # else nobody takes from it, and closing a closed queue is an error
+            if not self._let_go:  # else TensorFlow has closed the queue. It prints each operation that fails
                 self._error = error
-                self._tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=False)
+                with suppress(self._tf.errors.CancelledError):
+                    self._tf.raw_ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=False)
         self._end(ended=True)
 
     def interrupt(self) -> None:
@@ -203,7 +177,7 @@ class TfIteration:
         """
         tf = self._tf
         with self._lock:  # the queue is not destroyed while this lock is held
-            if self._ended or self._finished or self._let_go or not (self._doing == DRAWING or not self._size()):
+            if self._ended or self._finished or not (self._drawing or self._is_empty()):
                 return
             self._let_go = self._refused = True
             self._refuse()
@@ -212,8 +186,8 @@ class TfIteration:
         self._run.trainer_ended()
         self._end(finished=True)
 
-    def _size(self) -> int:
-        return int(self._tf.raw_ops.QueueSizeV2(handle=self._queue))
+    def _is_empty(self) -> bool:
+        return int(self._tf.raw_ops.QueueSizeV2(handle=self._queue)) == 0
 
     def finish(self) -> Exception | None:
         """Stop the run. Return the error of a failed run, if the consumer has received every item before it.
@@ -223,34 +197,10 @@ class TfIteration:
         self._run.stop(LET_GO)
         self._run.trainer_ended()
         error, self._error = self._error, None
-        if error is not None and not self._size():
+        if error is not None and self._is_empty():
             return as_text(error, self._run.failure)
-        with self._lock:
-            first, self._let_go = not self._let_go, True
-            doing = self._doing
-        if first and doing in (PUTTING, OVERFILLING):
-            self._drain(overfull=doing == OVERFILLING)
         self._end(finished=True)
         return None
-
-    def _drain(self, *, overfull: bool) -> None:
-        """Let the call that puts items into the queue return. This does not wait for it, as it may wait for us.
-
-        Nobody else takes items any more, so those that are there can be taken without waiting. What is put after
-        that finds room, unless the call is `overfull`.
-        """
-        ops, dtypes = self._tf.raw_ops, [spec.dtype for spec in self._layout.specs]
-        if overfull:  # up to 256 items one by one: that is quick in C++ only
-            self._drains(tuple(self._layout.specs))(self._queue)
-            # If the call had only begun, it was not drained, and finds too little room.
-            ops.QueueCloseV2(handle=self._queue, cancel_pending_enqueues=True)
-            return
-        self._leave()
-        while count := self._size():
-            if self._capacity > 1:
-                ops.QueueDequeueManyV2(handle=self._queue, n=count, component_types=dtypes)
-            else:
-                ops.QueueDequeueV2(handle=self._queue, component_types=dtypes)
 
     def _end(self, *, ended: bool = False, finished: bool = False) -> None:
         """Destroy the queue and free its name, once, when both sides have ended."""
