@@ -341,6 +341,8 @@ def test_a_run_that_waits_for_a_listing_without_an_end_can_be_stopped(
 @pytest.mark.parametrize("listing", LISTINGS)
 def test_ctrl_c_ends_a_listing_without_an_end(server: ObjectServer, listing: str, quiet: float) -> None:
     code = f"""
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
 import asyncfeed as af
 from asyncfeed.reading import obstore_pages, s3_pages
 obstore_pages.QUIET_SECONDS = {quiet}
@@ -358,9 +360,12 @@ except KeyboardInterrupt:
         text=True,
         env=dict(os.environ),
     ) as process:
-        assert server.wait_until(lambda: server.requests["LIST"] > 40)
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20) == ("interrupted\n", "")
+        try:
+            assert server.wait_until(lambda: server.requests["LIST"] > 40)
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=20) == ("interrupted\n", "")
+        finally:
+            process.kill()
     assert server.wait_closed()
 
 
