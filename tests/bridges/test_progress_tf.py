@@ -372,9 +372,9 @@ sys.path[:0] = [{tests!r}]
 from tests.bridges.test_progress_tf import fit, keras_data, model_that_notes
 import keras
 save = keras.Model.save_weights
-def replace(model, path, **options):  # Keras writes in place, so a kill may leave half a file
-    save(model, new := str(path).replace(".weights", ".new.weights"), **options)
-    os.replace(new, path)
+def replace(model, filepath, **options):  # Keras writes in place, so a kill may leave half a file
+    save(model, new := str(filepath).replace(".weights", ".new.weights"), **options)
+    os.replace(new, filepath)
 keras.Model.save_weights = replace
 class Seen(list):
     def append(self, batch):
