@@ -197,6 +197,7 @@ async def _page(listed: _Listed, query: Mapping[str, str]) -> Page:
 async def _get(listed: _Listed, url: str) -> bytes:
     """Return the body of an answer. Raise the error to show if there is none."""
     where, came = listed.where, bytearray()
+    lost = ""
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             await _read(listed, url, came)
@@ -208,9 +209,15 @@ async def _get(listed: _Listed, url: str) -> bytes:
         text = "Python does not trust the certificate of the server; SSL_CERT_FILE names those to trust"
         raise denied(where, text) from None
     except OSError:
-        raise Unavailable(f"{where}: there is no connection to the store", kind="connection") from None
+        lost = "connection"
     except HTTPException:
-        raise Unavailable(f"{where}: the connection to the store ended too early", kind="interrupted") from None
+        lost = "interrupted"
+    # Behind the handlers, because asyncio's stream refers to the error, and the error through its frames to the
+    # stream. What is raised must not refer to them, or the client would stay open until a garbage collection.
+    if lost == "connection":
+        raise Unavailable(f"{where}: there is no connection to the store", kind=lost)
+    if lost:
+        raise Unavailable(f"{where}: the connection to the store ended too early", kind=lost)
     if status != 200:
         raise of_status(status, body.decode(errors="replace"), where)
     return body
