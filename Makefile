@@ -7,9 +7,9 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 SELECTED := not tensorflow and not quiet and not wide
-# Folders whose tests take seconds, and the engine without worker processes.
-CHECKED := tests/coordinator tests/formats tests/queues tests/state tests/unit tests/test_architecture.py tests/engine \
-	--ignore-glob='tests/engine/test_*process*.py'
+# What takes seconds, and the engine without worker processes and without what draws most.
+CHECKED := tests/coordinator tests/queues tests/state tests/unit tests/test_architecture.py tests/engine \
+	$(foreach name,*process* elastic* promises_together,--ignore-glob='tests/engine/test_$(name).py')
 CORE := tests/engine tests/unit tests/formats tests/reading tests/servers tests/queues tests/coordinator tests/state
 TENSORFLOW := tests/bridges tests/oracles tests/queues/test_tensorflow.py tests/test_demo.py tests/test_seeds.py \
 	$(wildcard tests/test_docs_*.py)

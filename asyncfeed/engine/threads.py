@@ -132,7 +132,7 @@ class Threads:
             following = None if limiter is None else _next(limiter)
             self._done.append((future, result, error, limiter, following is not None))
             del job, fn, args, future, result, error, limiter  # an idle thread must not keep the last item alive
-            if following is None and resident is not None:
+            if following is None:
                 resident.look()
             # This thread appends the report and then reads the flag. The loop clears the flag and then empties the
             # queue. So either this thread wakes the loop, or the loop has yet to look at the queue. Python without

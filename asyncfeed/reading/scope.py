@@ -27,7 +27,7 @@ NOT_IN_PROCESS = (
 )
 """What is said of a store that a worker process cannot read."""
 HELD_BYTES = 1 << 20
-"""A thread tells the loop of memory that it holds for a while if it is more than this. That costs some 30 us."""
+"""A thread tells the loop of memory that it holds for a while if it is more than this. Each wakes the loop."""
 
 if TYPE_CHECKING:
     import asyncio

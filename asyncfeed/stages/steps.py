@@ -93,7 +93,8 @@ class Algorithm:
 
     `push` and `flush` return the items that are ready, and the position of each. `flush` is called at the end of
     each epoch that the stage can see. After it, the algorithm is in its first state again. `done` is True when the
-    stage needs no more items of this epoch, as after a `take`. `flush` resets it.
+    stage needs no more items of this epoch, as after a `take`. `flush` resets it. What ever sets it also sets it
+    in `__init__`, so that the run knows that epochs may end early.
 
     A checkpoint has no items, only positions. So the engine keeps a second instance, the twin, which gets the same
     calls when the consumer has received the results, with stand-ins for the items. What the twin holds is the

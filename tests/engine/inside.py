@@ -295,7 +295,7 @@ class _Told:
     def __init__(self, wall: float, cpu: float) -> None:
         self.told = wall, cpu
 
-    async def run(self, what: str, fn: Any, items: list[Any], places: Any, *, limiter: Any) -> Any:
+    async def run(self, what: str, fn: Any, items: list[Any], places: Any, number: int, *, limiter: Any) -> Any:
         return items, *self.told
 
 
@@ -325,7 +325,7 @@ class Groups:
         """Measure some groups of one item, while this many threads work."""
         self._dispatch.limiter.width = self._dispatch.limiter.busy = working
         for _ in range(calls):
-            asyncio.run(self._dispatch.run([1], None))
+            asyncio.run(self._dispatch.run([1], None, 0))
 
     def call(self, sizes: list[int]) -> int:
         """Make results of these sizes in bytes. Return their number."""

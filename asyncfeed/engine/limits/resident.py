@@ -9,7 +9,6 @@ what is free. Other malloc libraries give it back by themselves.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from contextlib import suppress
 from time import monotonic
@@ -44,7 +43,7 @@ class Resident:
 
 
 def _resident_bytes() -> int:
-    with suppress(OSError):
+    with suppress(OSError):  # another system than Linux
         statm = os.open("/proc/self/statm", os.O_RDONLY)
         try:
             return int(os.read(statm, 200).split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -60,4 +59,4 @@ def _give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)  # without the GIL
 
 
-resident = Resident() if sys.platform == "linux" else None
+resident = Resident()

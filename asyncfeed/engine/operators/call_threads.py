@@ -121,12 +121,10 @@ class ThreadCalls(Calls):
         if on_loop:
             return dispatch.call(group.items, places)
         dispatch.limiter.width = pool.limit
-        # One call at a time means: in the order of the items. A group that is ready could overtake the rest of one
-        # that ended early.
-        if not pool.extra and operator.work.concurrency != 1:
+        if not pool.extra:
             pool.extra = READY_GROUPS
             pool.worker_started()
-        outcomes = await dispatch.run(group.items, places)
+        outcomes = await dispatch.run(group.items, places, group.number)
         if self._auto:
             self._set_thread_range()
         return outcomes
@@ -136,6 +134,10 @@ class ThreadCalls(Calls):
         entry, items = group.entry, group.items
         if len(outcomes) < len(items):
             self._give_back(group, len(outcomes))
+        if not outcomes:
+            if group.part is not None:
+                self._admission.settle(group.part, 0)
+            return
         start, stop = group.start, group.stop
         entry.accept(start, outcomes.values)
         for index, error in outcomes.missing.items():

@@ -65,6 +65,10 @@ class ThreadDispatch:
         """How long a group waits for the GIL or for a core. It is known of groups that wait for nothing else."""
         self._in_kernel = False
         """Whether the last group was read by the kernel, without the GIL."""
+        self._in_turn = work.concurrency == 1 and work.inline is None
+        """Whether items are called in their order."""
+        self._turn = 0
+        """The number of the item that is called next, if so."""
         self._was_heavy = False
         """Whether the results of the last group take so long to copy that memory is the limit."""
 
@@ -108,11 +112,19 @@ class ThreadDispatch:
             return as_heavy(size, [cost * ratio for cost in costs[:size]], room)
         return size
 
-    async def run(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
-        """Call the function for a group on a thread, and learn from the time it took."""
+    async def run(self, items: list[Any], places: list[ItemPlace] | None, number: int) -> Outcomes:
+        """Call the function for a group on a thread, and learn from the time it took.
+
+        `number` is that of the first item. There are no outcomes if the turn of the group has not come: an earlier
+        group has ended early, and its rest comes first.
+        """
         limiter = self.limiter
         others = min(limiter.busy, limiter.width - 1)
-        outcomes, wall, cpu = await self._threads.run(self._name, self._timed, items, places, limiter=limiter)
+        outcomes, wall, cpu = await self._threads.run(
+            self._name, self._timed, items, places, number, limiter=limiter
+        )
+        if not outcomes:
+            return outcomes
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
         self._in_kernel = waits is Waits.KERNEL
         lost = 0.0
@@ -136,9 +148,14 @@ class ThreadDispatch:
         )
         return outcomes
 
-    def _timed(self, items: list[Any], places: list[ItemPlace] | None) -> tuple[Outcomes, float, float]:
+    def _timed(
+        self, items: list[Any], places: list[ItemPlace] | None, number: int
+    ) -> tuple[Outcomes, float, float]:
+        if self._in_turn and number != self._turn:
+            return Outcomes(), 0.0, 0.0
         wall, cpu = perf_counter(), thread_time()
         outcomes = self.call(items, places)
+        self._turn = number + len(outcomes)
         return outcomes, perf_counter() - wall, thread_time() - cpu
 
     def call(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:

@@ -65,14 +65,22 @@ class ProcessDispatch(ThreadDispatch):
         """Return how many of `count` items go into the next group. Items are copied, so they weigh, too."""
         return super().group(count, costs, max(1.0, ratio))
 
-    async def run(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
+    async def run(self, items: list[Any], places: list[ItemPlace] | None, number: int) -> Outcomes:
         """Call the function in a process, and learn the group size from the time it took there."""
         self._processes.room = self.room
         outcomes, seconds = await self._threads.run(
-            self._name, self._processes.call, items, places, limiter=self.limiter
+            self._name, self._in_process, items, places, number, limiter=self.limiter
         )
-        self._size.learn(seconds / max(1, len(outcomes)), PROCESS_GROUP_SECONDS)
+        if outcomes:
+            self._size.learn(seconds / len(outcomes), PROCESS_GROUP_SECONDS)
         return outcomes
+
+    def _in_process(self, items: list[Any], places: list[ItemPlace] | None, number: int) -> tuple[Outcomes, float]:
+        if self._in_turn and number != self._turn:
+            return Outcomes(), 0.0
+        outcomes, seconds = self._processes.call(items, places)
+        self._turn = number + len(outcomes)
+        return outcomes, seconds
 
 
 class Processes:
