@@ -35,6 +35,7 @@ from tests.engine.model import (
     concatenated,
     counted,
     cut,
+    drawn_from,
     each_epoch_by_itself,
     expanded,
     in_turns,
@@ -57,7 +58,7 @@ MAPS = ["map", "async map", "quick map", "noise", "late noise"]
 FILTERS = ["filter", "async filter"]
 FLAT = ["flat list", "flat lazy", "flat async", "flat groups"]
 PLACES = ["take", "skip", "repeat", "cut", "enumerate", "shuffle", "buffer shuffle", "take", "repeat"]
-OTHERS = ["batch", "rebatch", "prefetch", "interleave", "zip", "concat", "scan"]
+OTHERS = ["batch", "rebatch", "prefetch", "interleave", "zip", "concat", "mix", "scan"]
 RANDOM = ["noise", "late noise", "shuffle", "buffer shuffle"]
 ALL = MAPS + FILTERS + FLAT + PLACES + OTHERS
 FAILING = [f"failing {kind}" for kind in ("map", "async map", *FILTERS, *FLAT)]
@@ -289,4 +290,18 @@ def other(draw: st.DrawFn, case: Case, kind: str) -> Case:
             indexed = one.by_number and two.by_number
             both = merged(one, two, af.concat(one.pipeline, two.pipeline), concatenated(one, two))
             return replace(both, by_number=indexed, renumbers=indexed, known=case.known and case.ordered)
+        case "mix":
+            one, two = draw(st.permutations([case, draw(pipelines(depth=2))]))
+            seed, weights = draw(st.integers(0, 2)), draw(st.sampled_from([(1.0, 1.0), (0.9, 0.1), (1.0, 3.0)]))
+            stop: Any = draw(st.sampled_from(["all", "first"]))
+            if stop == "first":
+                one, two = map(each_epoch_by_itself, (one, two))
+            random = max(one.random, two.random)
+            of_epoch = drawn_from(one, two, weights, stage_seed(seed, random), all_of_both=stop == "all")
+            pipeline = af.mix(one.pipeline, two.pipeline, weights=weights, seed=seed, stop=stop)
+            both = merged(one, two, pipeline, of_epoch, cuts=one.cuts or two.cuts or stop == "first")
+            indexed = pipeline.indexed() is not None
+            return replace(
+                both, by_number=indexed, renumbers=indexed, random=random + 1, known=case.known and case.ordered
+            )
     return case

@@ -336,6 +336,33 @@ def added(one: Case, other: Case) -> Pass:
     return of_epoch
 
 
+def drawn_from(one: Case, other: Case, weights: tuple[float, float], seed: int, *, all_of_both: bool) -> Pass:
+    """Return the items of a `mix`: a random number decides for each place, among the inputs that have not ended."""
+
+    def of_epoch(epoch: int) -> Items:
+        bits = np.random.PCG64([seed, 2])
+        inputs = {which: iter(each.of_epoch(epoch)) for which, each in enumerate((one, other))}
+        values: list[int] = []
+        while inputs:
+            number = (int(bits.random_raw()) >> 11) * 2.0**-53
+            at = None
+            while at is None and inputs:
+                both = len(inputs) == 2
+                which = int(number >= weights[0] / sum(weights)) if both else next(iter(inputs))
+                at = next(inputs[which], None)
+                if isinstance(at, Bad):
+                    return [*numbered(values, epoch), at]
+                if at is not None:
+                    values.append(at.value)
+                elif all_of_both:
+                    del inputs[which]
+                else:
+                    return numbered(values, epoch)
+        return numbered(values, epoch)
+
+    return of_epoch
+
+
 # -- cases after stages
 
 
@@ -367,9 +394,9 @@ def sliced(case: Case, pipeline: af.Pipeline[Any], fn: Meaning, **changes: Any) 
 def merged(one: Case, two: Case, pipeline: af.Pipeline[Any], of_epoch: Any, **changes: Any) -> Case:
     """Return two cases as one; a merge numbers its items anew."""
     return Case(
-        pipeline, of_epoch, random=max(one.random, two.random), skips=one.skips + two.skips,
+        pipeline, of_epoch, skips=one.skips + two.skips,
         **{
-            "fails": one.fails or two.fails, "cuts": one.cuts or two.cuts,
+            "random": max(one.random, two.random), "fails": one.fails or two.fails, "cuts": one.cuts or two.cuts,
             "ordered": one.ordered and two.ordered, "known": one.known and two.known, **changes,
         },
     )  # fmt: skip

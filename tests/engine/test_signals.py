@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import asyncfeed as af
+from tests.engine.drawn import failing, pipelines
+from tests.engine.drawn_sources import Ledger
+from tests.engine.failing import Oops
 from tests.engine.inside import called_while_a_state_is_taken, handoff_locked
-from tests.searching import SEARCH, SEED
+from tests.engine.model import Case
+from tests.searching import SEARCH, SEED, searched
 
 PRESSES = max(100, int(100 * SEARCH))
 """How many signals come, in each way to draw."""
@@ -160,3 +168,106 @@ def test_a_handler_may_take_a_state_while_its_thread_takes_one() -> None:
     assert len(states) == 2
     for each in states:
         assert_goes_on(1, each)
+
+
+# -- whatever the pipeline
+
+
+class Press(NamedTuple):
+    """When a signal comes: so many seconds behind this number of items."""
+
+    count: int
+    seconds: float
+
+
+presses = st.builds(Press, st.integers(0, 5) | st.integers(0, 60), st.just(0.0) | st.floats(0, 0.003))
+
+
+class Pressed:
+    """A run that ends when a signal comes: its handler takes a state and closes."""
+
+    def __init__(self, pipeline: af.Pipeline[Any], state: Any, limit: int | None, press: Press | None) -> None:
+        self.items: list[Any] = []
+        self.bad: int | None = None
+        self.saved: tuple[int, Any] | None = None
+        """How many items the program had when the state was taken, and the state."""
+        self._feed = pipeline.open(state=state, memory_limit=limit)
+        self._press = press
+        self._reached = threading.Event()
+
+    def run(self, *, wait: bool) -> None:
+        """Draw until the end, a failure or the signal. The signal comes behind the end, if the end comes first."""
+        old = signal.signal(signal.SIGUSR1, self._handle)
+        presser = threading.Thread(target=self._send)
+        presser.start()
+        try:
+            self._look()
+            if wait:
+                asyncio.run(self._draw_later())
+            else:
+                self._draw()
+        except af.ClosedError:
+            assert self.saved is not None
+        except Oops as error:
+            self.bad = error.args[0]
+        finally:
+            self._reached.set()
+            presser.join()
+            signal.signal(signal.SIGUSR1, old)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        self.saved = len(self.items), json.loads(json.dumps(self._feed.state_dict()))
+        self._feed.close()
+
+    def _send(self) -> None:
+        self._reached.wait()
+        if self._press is not None:
+            time.sleep(self._press.seconds)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    def _look(self) -> None:
+        if self._press is not None and len(self.items) == self._press.count:
+            self._reached.set()
+
+    def _draw(self) -> None:
+        with self._feed:
+            for item in self._feed:
+                self.items.append(item)
+                self._look()
+
+    async def _draw_later(self) -> None:
+        async with self._feed:
+            async for item in self._feed:
+                self.items.append(item)
+                self._look()
+
+
+@searched(25)
+@given(
+    case=pipelines() | failing(),
+    pressed=st.lists(presses, min_size=1, max_size=4),
+    limit=st.sampled_from([None, 1, 1000, 100_000]),
+    wait=st.booleans(),
+)
+def test_a_job_that_saves_and_closes_in_a_handler_goes_on_whatever_it_runs(
+    case: Case, pressed: list[Press], limit: int | None, wait: bool
+) -> None:
+    """Nothing is lost or repeated: the state is of the items that the program had, or of one more, which it drew."""
+    expected = case.run()[0]
+    values, bad = expected.values, expected.bad and expected.bad.number
+    state: Any = None
+    begun = {0}  # where the run may have begun
+    for press in [*pressed, None]:
+        Ledger.begin()
+        run = Pressed(case.pipeline, state, limit, press)
+        run.run(wait=wait)
+        assert Ledger.settled()
+        begun = {start for start in begun if values[start : start + len(run.items)] == run.items}
+        assert begun
+        if run.bad is not None:
+            assert run.bad == bad and any(start + len(run.items) == len(values) for start in begun)
+        if run.saved is not None:
+            count, state = run.saved
+            begun = {start + count + more for start in begun for more in (0, 1)}
+    assert run.bad == bad
+    assert any(start + len(run.items) == len(values) for start in begun)
