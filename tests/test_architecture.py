@@ -42,7 +42,10 @@ LAZY_BESIDE = {("session", "coordinator"), ("bridges", "coordinator")}
 # how items are numbered and dealt out.
 SEEN_STAGES = {
     "asyncfeed.stages",
-    *(f"asyncfeed.stages.{name}" for name in ("base", "deal", "numbering", "rest", "steps", "together")),
+    *(
+        f"asyncfeed.stages.{name}"
+        for name in ("base", "chain", "deal", "numbering", "reached", "rest", "steps", "together")
+    ),
 }
 KNOWS_STAGES = {"stages", "pipeline", "batching", "calling", "combine"}
 IMPORTS_ALL = {"engine/everything.py"}  # so that a run imports nothing later; it names none of them

@@ -15,7 +15,7 @@ import asyncfeed.formats.npy
 import asyncfeed.randomness.generator
 import asyncfeed.reading.stream
 import asyncfeed.stages.fetch
-import asyncfeed.stages.load_batch
+import asyncfeed.stages.read_together
 import asyncfeed.state.envelope
 import asyncfeed.state.fingerprint
 import asyncfeed.state.merging

@@ -7,8 +7,9 @@ from asyncfeed.engine.operators.call_async import AsyncCalls
 from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.plan import Description, prefetched
 from asyncfeed.reading.uring_reader import refusal
+from asyncfeed.stages.reached import reached
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step, Timed
-from asyncfeed.stages.together import arrange, first_place, reached
+from asyncfeed.stages.together import arrange, first_place
 
 ONE = {"async": "call on the loop", "thread": "thread", "process": "process"}
 MANY = {"async": "calls on the loop", "thread": "threads", "process": "processes"}

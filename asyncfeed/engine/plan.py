@@ -35,8 +35,9 @@ from asyncfeed.engine.provenance import Provenance
 from asyncfeed.engine.relay import RelayStep
 from asyncfeed.engine.timed import TimedStep
 from asyncfeed.stages.base import Node, Source
+from asyncfeed.stages.reached import reached
 from asyncfeed.stages.steps import Algorithm, Passes, Picking, Queue, Timed, Work, Zipping
-from asyncfeed.stages.together import arrange, first_place, is_endless, numbering, reached
+from asyncfeed.stages.together import arrange, first_place, is_endless, numbering
 
 S = TypeVar("S", bound=Step)
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncfeed.errors import Failure, note
-from asyncfeed.position import Position, first_number, in_epoch, member, name
+from asyncfeed.position import Position, Positions, first_number, in_epoch, member, name, parts
+from asyncfeed.reading.listing import FileSpan
 from asyncfeed.stages.steps import MemberError
 from asyncfeed.trees import find_files
 
@@ -60,6 +61,13 @@ class Provenance:
         """Return the epoch of an item. For a group, this is the epoch of its first member."""
         return first_number(position) // self._size
 
+    def epochs(self, positions: Positions) -> tuple[int, ...] | None:
+        """Return the epochs of several items. None if all are of one."""
+        some = (positions[0], positions[-1]) if isinstance(positions, range) else positions
+        if len({self.epoch(each) for each in some}) < 2:
+            return None
+        return tuple(map(self.epoch, positions))
+
     def ordinal(self, position: Position) -> Position:
         """Return the place of an item in its epoch."""
         return in_epoch(position, self._size)
@@ -75,7 +83,10 @@ class Provenance:
     def failure(self, error: BaseException, stage: str, position: Position, item: Any = None) -> Failure:
         """Return the `Failure` of an item, and add it to the exception as a note."""
         if isinstance(error, MemberError):
-            position, item = member(position, error.member), item[error.member]
+            if error.member is not None:
+                position, item = member(position, error.member), item[error.member]
+            elif isinstance(item, list | FileSpan):
+                item = None  # the position names the first and the last file
             stage, error = error.stage, error.error
         if isinstance(error, _CONTROL):
             # Raised as it is, it would end the consumer's loop or task silently. PEP 479 wraps it in the same way.
@@ -112,6 +123,14 @@ class ItemPlace:
     def ordinal(self) -> Position:
         """The place of the item in its epoch."""
         return self._provenance.ordinal(self._position)
+
+    def member(self, number: int) -> ItemPlace:
+        """Return the place of a member of a batch."""
+        return ItemPlace(self._provenance, member(self._position, number))
+
+    def epochs(self) -> tuple[int, ...] | None:
+        """Return the epochs of the members of a batch. None if all are of one."""
+        return self._provenance.epochs(parts(self._position))
 
     def name(self, number: int | None = None) -> str:
         """Return the name of the item, or of the member with this number in a batch."""

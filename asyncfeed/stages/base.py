@@ -46,9 +46,6 @@ class Node:
     """Whether it deals out the items to several processes."""
     is_queue: ClassVar[bool] = False
     """Whether it only holds items that wait."""
-    absorbed_over_queues: ClassVar[bool] = False
-    """Whether an earlier stage may absorb it even if there are queues in between. These queues are then
-    dropped."""
     makes_items: ClassVar[bool] = False
     """Whether this stage makes its items. Errors about the kind of an item then name this stage."""
     pads: ClassVar[bool] = False

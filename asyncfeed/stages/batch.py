@@ -33,7 +33,6 @@ class Batch(Node):
     method: ClassVar[str] = "batch"
     positional: ClassVar[tuple[str, ...]] = ("size",)
     functions: ClassVar[tuple[str, ...]] = ("collate",)
-    absorbed_over_queues: ClassVar[bool] = True
     makes_items: ClassVar[bool] = True
     regroups: ClassVar[tuple[str, ...]] = ("size",)
 

@@ -20,9 +20,13 @@ class Collate:
     """Makes a batch of a list of samples, as the function of a `Work`."""
 
     pad: Padding | None = None
-    made_by: Node | None = None
+    made_by: Node | str | None = None
     """The stage that called the user's function, for messages."""
     pool: Pool = field(default_factory=shared_pool, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it for another process, which has memory of its own."""
+        return Collate, (self.pad, None if self.made_by is None else str(self.made_by))
 
     def work(self) -> Work:
         """Return the step: on a thread, or on the loop if there is little to copy."""

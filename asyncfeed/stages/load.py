@@ -16,7 +16,6 @@ from asyncfeed.functions.sending import On, check_on
 from asyncfeed.machine import usable_cores
 from asyncfeed.reading.scope import NOT_IN_PROCESS
 from asyncfeed.stages.base import Node, Source
-from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.cache import Cache
 from asyncfeed.stages.loading import (
     Await,
@@ -121,27 +120,21 @@ class Load(Node):
         """Whether no item can be left out or overtaken. A decoder makes the same sample of the same bytes."""
         return self.one_to_one
 
-    def absorb(self, following: Node) -> Node | None:
-        """Return a stage that reads straight into the batch, if the decoder can tell what is in a file.
-
-        Or one that looks for each sample in the cache that follows.
-        """
+    @property
+    def fuses(self) -> bool:
+        """Whether files can be read straight into the rows of a batch: the decoder can tell what is in a file."""
         decoder = self.decoder
-        if not isinstance(decoder, Decoder) or not self.one_to_one:
-            return None
-        fuses = decoder.probes or decoder.lays_out or decoder.row is not None
-        if not fuses or not isinstance(following, Batch) or following.collate is not None:
-            return None
-        if following.timeout is not None:  # the samples must be there before it is known how many make a batch
-            return None
-        from asyncfeed.stages.load_batch import LoadBatch  # noqa: PLC0415 - only a run needs it
-
-        return LoadBatch(self, following)
+        return isinstance(decoder, Decoder) and (decoder.probes or decoder.lays_out or decoder.row is not None)
 
     def read_on_loop(self, group: int | None = None) -> Work:
         """Return the step that reads files on the loop, one at a time or in groups of `group`."""
         read = ReadOnLoop(self.wanted, groups=group is not None)
         return replace(self._work(read, "async", cost=read.cost), requests=group or 1, skip=None)
+
+    def _reads_together(self) -> Any:
+        from asyncfeed.stages.read_together import ReadTogether  # noqa: PLC0415 - only a run needs it
+
+        return ReadTogether(self.decoder if isinstance(self.decoder, Decoder) else None, self.wanted)
 
     def _work(
         self,
@@ -154,6 +147,7 @@ class Load(Node):
         return Work(
             fn,
             kind,
+            read=None if kind == "async" else self._reads_together(),
             concurrency=usable_cores() if kind == "process" and self.concurrency == "auto" else self.concurrency,
             ordered=self.ordered,
             skip=skip_of(self.on_error, self.skip_limit),

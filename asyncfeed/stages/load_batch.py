@@ -1,4 +1,4 @@
-"""`load` and the `batch` after it as one stage: files are read straight into their rows of the batch.
+"""`load` and the `batch` after it as one step: files are read straight into their rows of the batch.
 
 The first file of a batch decides what the others should be. Then one call reads each file: its header into a
 buffer aside, its body into its row. If a file is not as expected (another shape, another header, a file that
@@ -12,101 +12,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from asyncfeed.attempts.retry import Wanted
-from asyncfeed.axes import Axes, Unknown
 from asyncfeed.formats.base import Decoder
 from asyncfeed.reading.file import File
-from asyncfeed.reading.listing import FileList, FileSpan
+from asyncfeed.reading.listing import FileSpan
 from asyncfeed.reading.reader import Reader, Waits
 from asyncfeed.reading.scope import reader_of
 from asyncfeed.stacking.collate import Where, collate, stack, transpose
 from asyncfeed.stacking.pool import Pool, shared_pool
-from asyncfeed.stages.base import Node
-from asyncfeed.stages.batch import Batch, Group
 from asyncfeed.stages.loading import Contents, ContentsReader
 from asyncfeed.stages.pad import Pad, values_of
 from asyncfeed.stages.read_archives import LaidOutRows
 from asyncfeed.stages.read_rows import DecodedRows, HeadedRows, LayoutMismatch, Unread, fitting
-from asyncfeed.stages.steps import MakesArrays, MemberError, Place, Step, Work
+from asyncfeed.stages.steps import MakesArrays, MemberError, Place, Work
 from asyncfeed.stats import SlowPaths
 from asyncfeed.trees import Spec, Tree, leaf_spec, unflatten
 
 if TYPE_CHECKING:
+    from asyncfeed.stages.batch import Batch
     from asyncfeed.stages.load import Load
 
 
 Rows = HeadedRows | LaidOutRows | DecodedRows
 
 
-@dataclass(frozen=True)
-class LoadBatch(Node):
-    """The stage that `Load.absorb(batch)` returns."""
-
-    load: Load
-    batch: Batch
-    files: FileList | None = field(default=None, repr=False, compare=False)
-    """The list whose numbers come in place of the files. None if the files come."""
-
-    method: ClassVar[str] = "load"
-    reads_rows: ClassVar[bool] = True
-
-    def steps(self) -> Sequence[Step]:
-        """Return two steps: one groups the files, one reads each group. A third reads on the loop, if it can."""
-        each = self.load.steps()[-1]
-        assert isinstance(each, Work)
-        assert isinstance(self.load.decoder, Decoder)
-        slow_paths = SlowPaths()
-        read = ReadBatch(
-            self.load.decoder, each.fn, str(self.load), self.load.wanted, self.batch.padding, slow_paths
-        )
-        here = self.load.on == "thread"
-        cost = Cost(each.cost, self.batch.padding, read.file_bytes)
-        work = Work(
-            read,
-            self.load.on,
-            waits=read.waits if here else None,
-            many=read.many if here and read.reads_together else None,
-            placed=True,
-            concurrency=each.concurrency,
-            cost=cost,
-            measure=None if each.measure is None else Measure(each.measure, self.batch.padding, cost),
-            packed=each.packed,
-            slow_paths=slow_paths,
-        )
-        make = None if self.files is None else partial(FileSpan, self.files)
-        group = Group(self.batch.size, self.batch.drop_remainder, make)
-        return [group, self.load.read_on_loop(self.batch.size), work] if self.load.on_loop else [group, work]
-
-    def gathers(self) -> int:
-        """Return how many samples make a batch."""
-        return self.batch.size
-
-    def absorb(self, following: Node) -> LoadBatch | None:
-        """Absorb a `pad`, as the batch does."""
-        batch = self.batch.absorb(following)
-        return None if batch is None else replace(self, batch=batch)
-
-    def over(self, files: FileList) -> LoadBatch | None:
-        """Return this stage as it takes the numbers of files, if it reads whole batches."""
-        assert isinstance(self.load.decoder, Decoder)
-        return replace(self, files=files) if self.load.decoder.probes or self.load.decoder.lays_out else None
-
-    def axes(self, upstream: Axes, *, endless: bool) -> Axes:
-        """Return the axes of the batch."""
-        return self.batch.axes(Unknown(), endless=endless)
-
-    def length(self, upstream: int) -> int | None:
-        """Return the number of batches."""
-        return self.batch.length(upstream)
-
-    def __str__(self) -> str:
-        """Return the calls that make these stages."""
-        return ".".join(map(str, filter(None, (self.load, self.batch, self.batch.padding))))
+def batches_of(load: Load, batch: Batch, each: Work) -> Work:
+    """Return the step that reads lists of files into batches. `each` is how `load` reads one file."""
+    assert isinstance(load.decoder, Decoder)
+    slow_paths = SlowPaths()
+    read = ReadBatch(load.decoder, each.fn, str(load), load.wanted, batch.padding, slow_paths)
+    here = load.on == "thread"
+    cost = Cost(each.cost, batch.padding, read.file_bytes)
+    return Work(
+        read,
+        load.on,
+        waits=read.waits if here else None,
+        many=read.many if here and read.reads_together else None,
+        placed=True,
+        concurrency=each.concurrency,
+        cost=cost,
+        measure=None if each.measure is None else Measure(each.measure, batch.padding, cost),
+        packed=each.packed,
+        slow_paths=slow_paths,
+    )
 
 
 @dataclass(frozen=True, slots=True)

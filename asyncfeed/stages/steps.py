@@ -254,11 +254,25 @@ class Place(Protocol):
         """Return the name of the item. If the item is a batch, return the name of its `member`."""
         ...
 
+    def member(self, number: int) -> Place:
+        """Return the place of a member of a batch. It has an epoch of its own."""
+        ...
+
+
+class NamesNeeded(Exception):
+    """In a worker process, a function asks for the name of an item, to raise an error.
+
+    The group ends here. The item must be sent again, with its names.
+    """
+
 
 class MemberError(Exception):
-    """One member of a group failed in a function that is called with the whole group. Users never see this."""
+    """A function failed that is not called for itself: for one member of a group, or in a chain.
 
-    def __init__(self, member: int, stage: str, error: BaseException) -> None:
+    `member` is the number of the member in the group, and None for the item itself. Users never see this.
+    """
+
+    def __init__(self, member: int | None, stage: str, error: BaseException) -> None:
         super().__init__(member, stage, error)
         self.member = member
         self.stage = stage
@@ -295,6 +309,8 @@ class Work:
     many: Callable[[list[Any]], Sequence[Any]] | None = None
     """For kind "thread": returns the results of many items, faster than one call for each. If it raises, the
     function is called for each of these items."""
+    read: Callable[[Sequence[Any]], tuple[Sequence[Any], int]] | None = None
+    """For functions that may be called in a chain: reads the files of several items together (`chain.Read`)."""
     waits: Callable[[], Waits] | None = None
     """For kind "thread": returns what the last call waited for. If it waited for all items of a group at the same
     time, a group is as large as its work allows, however long it waits. None if only the clock can tell."""
@@ -314,6 +330,8 @@ class Work:
     """What decides whether a failed item is left out. If it is None, a failure ends the run."""
     cost: Callable[[Any], int | None] | None = None
     """Returns the bytes that the result of an item needs. It returns None if only `measure` can tell."""
+    grows: bool = False
+    """Whether results may weigh far more than `cost` says, because functions of the user's make them."""
     measure: Callable[[Any], int] | None = None
     """Returns the same by looking at files. It may block, and never raises. For kind "thread"."""
     packed: bool = False

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import dropwhile
 
 from asyncfeed.axes import Axes, Unknown
-from asyncfeed.numbered import Numbered
-from asyncfeed.reading.listing import FileList
 from asyncfeed.stages.base import Node, Source
-from asyncfeed.stages.fetch import Fetch, Places
 from asyncfeed.stages.numbering import Numbering, Strided
 from asyncfeed.stages.steps import Algorithm, Indexed
 
@@ -28,8 +24,6 @@ def arrange(stages: Sequence[Node], *, merge: bool = True) -> list[Node]:
         if joined is not None:
             arranged = joined
             continue
-        while node.absorbed_over_queues and place and arranged[place - 1].is_queue:
-            place -= 1  # if a batch and its load are one stage, nothing is queued between them
         merged = arranged[place - 1].absorb(node) if place and merge else None
         if merged is not None:
             arranged[place - 1 :] = [merged]
@@ -50,12 +44,13 @@ def fold(source: Source, stages: Sequence[Node], *, whole: bool = False) -> tupl
     A `repeat` stays in the stream, because it ends epochs there. There are two exceptions: a later shuffle needs
     all items by number, or the `whole` description is an input of another pipeline, which does not see its epochs.
     """
-    return _fold(source.indexed(), stages, whole=whole)
+    return fold_over(source.indexed(), stages, whole=whole)
 
 
-def _fold(
+def fold_over(
     indexed: Indexed | None, stages: Sequence[Node], *, whole: bool = False
 ) -> tuple[Indexed | None, Sequence[Node]]:
+    """Return the result of `fold` for given items by number."""
     if indexed is None:
         return None, stages
     exact = [place for place, node in enumerate(stages) if node.exact]
@@ -68,42 +63,6 @@ def _fold(
             return indexed, stages[place:]
         indexed = rearranged
     return indexed, ()
-
-
-def reached(
-    source: Source, stages: Sequence[Node], instead: Indexed | None = None
-) -> tuple[Indexed | None, int, list[Node]]:
-    """Return the result of `fold`, the number of folded stages, and the remaining stages as the engine runs them.
-
-    If picking an item calls the user's code, the source picks the numbers of the places, and one more stage reads
-    the items. If the source can only be iterated, stages that leave out its first items are folded, and the source
-    is opened after these items (`first_place`). If some items by number are given, they are returned `instead`.
-    """
-    indexed, rest = fold(source, stages)
-    if instead is not None:
-        indexed = instead
-    elif source.listed is not None:
-        indexed, rest = _by_number(source.listed, stages) or (indexed, rest)
-    if indexed is None and not source.inputs:
-        rest = list(dropwhile(_leaves_out_first, stages))
-    folded = len(stages) - len(rest)
-    if indexed is None or indexed.on_thread is None:
-        return indexed, folded, list(rest)
-    fetch = Fetch(indexed, indexed.on_thread, str(source))
-    return Places(indexed), folded, fetch.put(rest)
-
-
-def _by_number(files: FileList, stages: Sequence[Node]) -> tuple[Indexed | None, Sequence[Node]] | None:
-    """Return the result of `fold` for a source of the numbers of files. None if a stage needs the files.
-
-    No `File` is made for the stages that only choose and order items, if the stage after them takes numbers.
-    """
-    place = next((at for at, node in enumerate(stages) if not (node.arranges or node.is_queue)), None)
-    over = None if place is None else stages[place].over(files)
-    if place is None or over is None:
-        return None
-    numbers = Numbered(len(files), list, name=files.path)
-    return _fold(numbers, [*stages[:place], over, *stages[place + 1 :]])
 
 
 def numbering(source: Source, folded: Sequence[Node], indexed: Indexed) -> Numbering:
@@ -162,10 +121,6 @@ def _length(stages: Sequence[Node], count: int) -> int | None:
 def first_place(folded: Sequence[Node]) -> int:
     """Return the place at which to open a source that can only be iterated, if these stages are folded into it."""
     return sum(node.leaves_out_first for node in folded)
-
-
-def _leaves_out_first(node: Node) -> bool:
-    return node.leaves_out_first > 0
 
 
 def axes_of(source: Source, stages: Sequence[Node]) -> Axes:

@@ -51,7 +51,8 @@ from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.feed import session_of
 from asyncfeed.machine import runs_python_in_parallel
 from asyncfeed.reading.reader import Waits
-from asyncfeed.stages import together
+from asyncfeed.stages import segment, together
+from asyncfeed.stages.load_batch import ReadBatch
 from asyncfeed.stages.steps import Work
 
 __all__ = [
@@ -360,8 +361,23 @@ def place_of_batch(ordinals: list[int]) -> ItemPlace:
 
 
 def as_run(pipeline: af.Pipeline[Any]) -> list[Any]:
-    """Return the stages of a pipeline in the order they run, merged where one absorbs the next."""
-    return together.arrange(pipeline.stages)
+    """Return the stages of a pipeline in the order they run, with those of a segment as one."""
+    return segment.joined(together.arrange(pipeline.stages))
+
+
+def reads_batches(node: Any) -> bool:
+    """Return whether a stage reads files straight into the rows of batches."""
+    return isinstance(node, segment.Segment) and isinstance(node.steps()[-1].fn, ReadBatch)  # type: ignore[union-attr]
+
+
+@contextmanager
+def stages_apart(apart: bool = True) -> Iterator[None]:
+    """Call the functions of each stage for themselves, as if there was a hand-over between all of them."""
+    old, segment.JOINS = segment.JOINS, not apart
+    try:
+        yield
+    finally:
+        segment.JOINS = old
 
 
 # -- worker processes

@@ -47,7 +47,7 @@ def test_no_kind_is_left_out(tmp_path: Path) -> None:
         every |= {each for each in subclasses if each.__module__.startswith("asyncfeed.")}
         pending += subclasses
     harmless = {"Source", "Table", "Pad", "Prefetch", "Share", "Conversion"}
-    of_the_engine = {"Fetch", "LoadBatch", "CachedWork"}  # what runs a sequence, and a load with what follows
+    of_the_engine = {"Fetch", "Segment", "CachedWork"}  # what runs a sequence, and stages that are called together
     a_run_in_the_run = {"EpochNumbers", "ReadEpochs"}  # of a dataset with hooks: see test_datasets
     assert {each.__name__ for each in every - failing} == harmless | of_the_engine | a_run_in_the_run
 

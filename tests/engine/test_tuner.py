@@ -143,13 +143,14 @@ def test_stats_say_what_auto_has_found() -> None:
     async def main() -> tuple[tuple[str, int], ...]:
         store = Store(limit=6)
         numbers = af.items(range(4000)).map(store.read)
-        async with numbers.map(abs, concurrency=3).map(abs, concurrency=3).batch(8).open() as feed:
-            assert [count for _, count in feed.stats().concurrency] == [32, 3, 3]
+        twice = numbers.map(abs, concurrency=3).prefetch(1).map(abs, concurrency=3)
+        async with twice.prefetch(1).map(abs).batch(8).open() as feed:
+            assert [count for _, count in feed.stats().concurrency] == [32, 3, 3, 1]
             _ = [batch async for batch in feed]
         return feed.stats().concurrency
 
     found, *asked = run_virtual(main)
-    assert asked == [("map(abs, concurrency=3)", 3)] * 2
+    assert asked == [("map(abs, concurrency=3)", 3), ("map(abs, concurrency=3)", 3), ("map(abs).batch(8)", 1)]
     assert 1 <= found[1] <= 40
 
 

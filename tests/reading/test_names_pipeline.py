@@ -17,6 +17,7 @@ from asyncfeed.reading.name_list import expand_names
 from asyncfeed.stages.batch import Batch
 from asyncfeed.stages.load import Load
 from asyncfeed.stages.loading import Measure
+from asyncfeed.stages.segment import Segment
 from asyncfeed.stages.steps import Work
 
 
@@ -157,9 +158,7 @@ def test_files_of_another_size_are_looked_up_again(tmp_path: Path, measured: lis
     for number in range(8):
         np.save(tmp_path / f"{number}.npy", np.zeros(10 + number // 4 * 90))
     names = expand_names(f"{tmp_path}/*.npy")
-    node = Load(af.npy).absorb(Batch(2))
-    assert node is not None
-    node = node.over(names)
+    node = Segment((Load(af.npy), Batch(2))).over(names)
     assert node is not None
     work = node.steps()[-1]
     assert isinstance(work, Work)

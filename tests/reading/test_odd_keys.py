@@ -272,7 +272,8 @@ ENDLESS = {
 def test_a_listing_that_never_ends_is_an_error_that_names_the_folder(
     server: ObjectServer, monkeypatch: pytest.MonkeyPatch, listing: str, how: str
 ) -> None:
-    monkeypatch.setattr("asyncfeed.reading.obstore_pages.QUIET_SECONDS", 0.05)
+    if how != "same page":  # such pages come, and on a busy machine they are quiet for as long
+        monkeypatch.setattr("asyncfeed.reading.obstore_pages.QUIET_SECONDS", 0.05)
     monkeypatch.setattr("asyncfeed.reading.s3_pages.MAX_EMPTY_PAGES", 20)
     server.endless = how
     with pytest.raises(af.StoreError, match=f"s3://bucket/t/: the store's listing never ends: {ENDLESS[how]}"):

@@ -13,8 +13,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.formats import Row
 from asyncfeed.reading import MemoryStore
-from asyncfeed.stages.load_batch import LoadBatch
-from tests.engine.inside import as_run
+from tests.engine.inside import as_run, reads_batches
 from tests.servers.objects import serving
 
 Image = pytest.importorskip("PIL.Image")
@@ -62,7 +61,7 @@ def equal(batches: list[Any], expected: list[Any]) -> None:
 @pytest.mark.parametrize("decoder", DECODERS, ids=repr)
 def test_the_rows_of_batches_are_the_images(folder: Path, decoder: Any) -> None:
     batches = af.files(f"{folder}/*.img").load(decoder).batch(4)
-    assert isinstance(as_run(batches)[-1], LoadBatch)
+    assert reads_batches(as_run(batches)[-1])
     with batches.open() as feed:
         equal(list(feed), one_by_one(decoder, 4))
         assert not feed.stats().slow_paths

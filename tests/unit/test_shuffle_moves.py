@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import asyncfeed as af
-from asyncfeed.stages.load_batch import LoadBatch
 from asyncfeed.stages.shuffle import Shuffle
 from tests.engine import in_worker
-from tests.engine.inside import as_run
+from tests.engine.inside import as_run, reads_batches
 
 NUMBERS = af.items(range(50))
 
@@ -57,7 +56,7 @@ def test_files_with_labels_from_their_paths_are_shuffled_exactly(folder: Path) -
 
 def test_what_is_loaded_after_it_is_read_into_the_batch(folder: Path) -> None:
     batches = af.files(f"{folder}/*.npy").map(label_of).load(af.npy).shuffle(seed=1).batch(5)
-    assert isinstance(as_run(batches)[-1], LoadBatch)
+    assert reads_batches(as_run(batches)[-1])
     expected = af.files(f"{folder}/*.npy").shuffle(seed=1).map(label_of).load(af.npy).batch(5)
     for one, another in zip(batches, expected, strict=True):
         assert one[0].tolist() == another[0].tolist()

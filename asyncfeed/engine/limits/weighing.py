@@ -58,7 +58,7 @@ class Weights:
         """Whether all items are measured, even if their cost is known."""
         self.result_bytes = 0
         """Bytes of a recent result. 0 until results are weighed."""
-        self._cost_estimate = Estimate(unknown=work.cost is None and not self._filters)
+        self._cost_estimate = Estimate(unknown=(work.cost is None or work.grows) and not self._filters)
         self._latest_estimate = self._cost_estimate
         """The estimate that has learned most recently."""
         self._estimate_of_class: dict[int, Estimate] = {}

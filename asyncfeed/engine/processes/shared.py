@@ -304,7 +304,7 @@ class Failed:
     __slots__ = ("error", "member", "text", "trace")
 
     def __init__(self, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> None:
-        self.member: tuple[int, str] | None = None
+        self.member: tuple[int | None, str] | None = None
         if isinstance(error, MemberError):
             self.member = error.member, error.stage
             error = error.error

@@ -36,14 +36,14 @@ from asyncfeed.engine.processes import worker as program
 from asyncfeed.engine.processes.kept import KeptWorkers, kept
 from asyncfeed.engine.processes.process import Worker, main_script, surroundings
 from asyncfeed.engine.processes.shared import Arena, Failed
-from asyncfeed.engine.processes.worker import NamesNeeded
 from asyncfeed.engine.provenance import ItemPlace
 from asyncfeed.engine.threads import Threads
 from asyncfeed.errors import PipelineError, note
 from asyncfeed.functions.sending import called, can_send_by_value, pack
 from asyncfeed.machine import usable_cores
 from asyncfeed.reading.listing import FileSpan
-from asyncfeed.stages.steps import Work
+from asyncfeed.stages.chain import Chain
+from asyncfeed.stages.steps import NamesNeeded, Work
 from asyncfeed.stats import SlowPaths
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class Processes:
         self._fn = work.fn
         self._name = name
         self._goes_on = work.skip is not None
+        self._chained = isinstance(work.fn, Chain) and work.fn.batch is not None
+        """Whether each item is a list, whose members have places of their own."""
         self.room = 0
         """Bytes of results at which a group ends early. It is set before the first call."""
         most = usable_cores() if work.concurrency == "auto" else work.concurrency
@@ -191,10 +193,11 @@ class Processes:
 
     def _sent(self, place: ItemPlace, item: Any) -> program.SentPlace:
         """Return a place as it is sent. The members of a batch are named, too."""
+        epochs = place.epochs() if self._chained else None
         if not self._with_names:
-            return program.SentPlace(place.epoch, place.ordinal)
+            return program.SentPlace(place.epoch, place.ordinal, None, epochs)
         members = range(len(item)) if isinstance(item, list | FileSpan) else ()
-        return program.SentPlace(place.epoch, place.ordinal, (place.name(), *map(place.name, members)))
+        return program.SentPlace(place.epoch, place.ordinal, (place.name(), *map(place.name, members)), epochs)
 
     def _take(self) -> Worker | None:
         """Return an idle worker, a worker of an earlier run, or a new one. Return None if the run is stopping."""

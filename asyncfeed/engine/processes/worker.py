@@ -36,7 +36,7 @@ from asyncfeed.engine.processes.shared import Arena, Failed
 from asyncfeed.errors import PipelineError, note
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.reading.scope import kept
-from asyncfeed.stages.steps import MakesArrays
+from asyncfeed.stages.steps import MakesArrays, NamesNeeded
 
 BOOT = """
 import sys
@@ -81,13 +81,6 @@ class Setup(NamedTuple):
     """The function, pickled."""
 
 
-class NamesNeeded(Exception):
-    """A function asks for the name of an item, to raise an error.
-
-    The group ends here. The item must be sent again, with its names.
-    """
-
-
 class SentPlace(NamedTuple):
     """The `Place` of an item, as it is sent to a worker process."""
 
@@ -95,12 +88,20 @@ class SentPlace(NamedTuple):
     ordinal: Any
     names: tuple[str, ...] | None = None
     """The names of the item and of its members. None at first, because only errors show them."""
+    epochs: tuple[int, ...] | None = None
+    """The epochs of its members. None if all are of one."""
 
     def name(self, member: int | None = None) -> str:
         """Return the name of the item, or of its `member`."""
         if self.names is None:
             raise NamesNeeded
         return self.names[0 if member is None else 1 + member]
+
+    def member(self, number: int) -> SentPlace:
+        """Return the place of a member of a batch."""
+        names = None if self.names is None else (self.names[1 + number],)
+        epoch = self.epoch if self.epochs is None else self.epochs[number]
+        return SentPlace(epoch, self.ordinal[number], names)
 
 
 def main(lifeline: int, items: int, results: int) -> None:

@@ -1,0 +1,125 @@
+"""Chain: the functions of neighbouring stages, called one after the other without a hand-over between them.
+
+A chain is called for an item, or for the list of items of which `batch` makes one. For a list it does four things:
+
+1. It reads the files of several members with one call.
+2. It calls the functions for each member. Each member has its own place, so its epoch and its random numbers are
+   those that it has without a chain.
+3. It stacks the results.
+4. It says which member failed, and in which stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from asyncfeed.functions.checks import refuse_awaitable
+from asyncfeed.stacking.pool import Pool
+from asyncfeed.stages.steps import MakesArrays, MemberError, NamesNeeded, Place
+
+Read = Callable[[Sequence[Any]], tuple[Sequence[Any], int]]
+"""Reads the first of some items together, as many as it likes. Returns what it made of them, and the number of the
+function of the chain that is called for these next."""
+UNREAD = -1
+"""Stands for that number before anything was read."""
+
+
+class Call(NamedTuple):
+    """One function of a chain."""
+
+    fn: Callable[..., Any]
+    stage: str
+    placed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(MakesArrays):
+    """Calls one function after the other."""
+
+    calls: tuple[Call, ...]
+    batch: Call | None = None
+    """Makes a batch of a list of results. None if the chain is called for single items."""
+    read: Read | None = None
+    _plain: set[type] = field(default_factory=set, compare=False)
+    """Types of results that are known to be no awaitables."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Chain, (self.calls, self.batch, self.read)
+
+    def make_in(self, pool: Pool) -> None:
+        """Make all batches in the memory of this pool."""
+        if self.batch is not None and hasattr(self.batch.fn, "pool"):
+            made = replace(self.batch.fn, pool=pool)  # type: ignore[type-var]  # `Collate`
+            object.__setattr__(self, "batch", self.batch._replace(fn=made))
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """The last function, by which processes know the chain."""
+        return self.calls[-1].fn
+
+    @property
+    def placed(self) -> bool:
+        """Whether a function takes the place of its item."""
+        return any(call.placed for call in self.calls)
+
+    def __call__(self, item: Any, place: Place | None = None) -> Any:
+        """Return the result of an item, or the batch of a list of items."""
+        if self.batch is None:
+            return self.result(item, 0, place)
+        assert place is not None
+        rows: list[Any] = []
+        while len(rows) < len(item):
+            values, first = self.read_some(item[len(rows) :] if rows else item)
+            for value in values:
+                rows.append(self.member(value, first, place, len(rows)))
+        return self.join(rows, place)
+
+    def read_some(self, items: Sequence[Any]) -> tuple[Sequence[Any], int]:
+        """Read the first of some items together: see `Read`. What fails is read again, for each item alone."""
+        if self.read is None:
+            return items, 0
+        try:
+            return self.read(items)
+        except Exception:  # noqa: BLE001 - the call for the item that fails raises again
+            return items, 0
+
+    def member(self, value: Any, first: int, place: Place, number: int) -> Any:
+        """Return the result of a member of a list, beginning with the function of this number."""
+        try:
+            return self.result(value, first, place.member(number) if self.placed else None)
+        except MemberError as error:
+            error.member = number
+            raise
+
+    def result(self, value: Any, first: int, place: Place | None) -> Any:
+        """Return the result of an item, beginning with the function of this number.
+
+        Raises `MemberError` with the stage that failed.
+        """
+        plain = self._plain
+        for fn, stage, placed in self.calls[first:] if first else self.calls:
+            try:
+                value = fn(value, place) if placed else fn(value)
+                if type(value) not in plain:
+                    refuse_awaitable(stage, value)
+                    plain.add(type(value))
+            except MemberError:  # of a chain in it
+                raise
+            except BaseException as error:  # noqa: BLE001 - the consumer gets it
+                raise MemberError(None, stage, error) from None
+        return value
+
+    def join(self, rows: list[Any], place: Place) -> Any:
+        """Return the batch of the results of all members."""
+        assert self.batch is not None
+        fn, stage, placed = self.batch
+        try:
+            batch = fn(rows, place) if placed else fn(rows)
+            refuse_awaitable(stage, batch)
+        except NamesNeeded:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the consumer gets it
+            raise MemberError(None, stage, error) from None
+        return batch
