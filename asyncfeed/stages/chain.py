@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.stacking.pool import Pool
-from asyncfeed.stages.steps import MakesArrays, MemberError, NamesNeeded, Place
+from asyncfeed.stages.steps import MakesArrays, MemberError, NamesNeeded, NotWanted, Place
 
 Read = Callable[[Sequence[Any]], tuple[Sequence[Any], int]]
 """Reads the first of some items together, as many as it likes. Returns what it made of them, and the number of the
@@ -42,6 +42,8 @@ class Chain(MakesArrays):
     batch: Call | None = None
     """Makes a batch of a list of results. None if the chain is called for single items."""
     read: Read | None = None
+    _stopped: Callable[[], bool] | None = field(default=None, compare=False)
+    """In a worker process, returns whether nobody wants the batch any more."""
     _plain: set[type] = field(default_factory=set, compare=False)
     """Types of results that are known to be no awaitables."""
 
@@ -53,6 +55,10 @@ class Chain(MakesArrays):
         if self.batch is not None and hasattr(self.batch.fn, "pool"):
             made = replace(self.batch.fn, pool=pool)  # type: ignore[type-var]  # `Collate`
             object.__setattr__(self, "batch", self.batch._replace(fn=made))
+
+    def look_at(self, stopped: Callable[[], bool]) -> None:
+        """Ask before each member whether the batch is still wanted."""
+        object.__setattr__(self, "_stopped", stopped)
 
     @property
     def fn(self) -> Callable[..., Any]:
@@ -73,6 +79,8 @@ class Chain(MakesArrays):
         while len(rows) < len(item):
             values, first = self.read_some(item[len(rows) :] if rows else item)
             for value in values:
+                if self._stopped is not None and self._stopped():
+                    raise NotWanted
                 rows.append(self.member(value, first, place, len(rows)))
         return self.join(rows, place)
 

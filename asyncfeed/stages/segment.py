@@ -180,6 +180,7 @@ def _batches(segment: Segment, works: list[Work]) -> Work:
         cost=cost,
         measure=None if first.measure is None or cost is None else Measure(first.measure, None, cost),
         packed=first.packed,
+        members=batch.size,
         grows=True,
         slow_paths=_slow_paths(works),
     )

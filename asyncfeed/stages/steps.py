@@ -266,6 +266,10 @@ class NamesNeeded(Exception):
     """
 
 
+class NotWanted(Exception):
+    """In a worker process, a list was not finished, because its run stops. Nobody sees this."""
+
+
 class MemberError(Exception):
     """A function failed that is not called for itself: for one member of a group, or in a chain.
 
@@ -341,6 +345,8 @@ class Work:
     """For kind "async": how long a call may take, and when it is made again."""
     requests: int = 1
     """For kind "async": how many requests a call makes at the same time."""
+    members: int = 0
+    """How many members a list has of which the function, a `Chain`, makes a batch. 0 for other functions."""
     inline: Callable[[Any], bool] | None = None
     """Returns whether an item is so small that the loop itself may call the function. For asyncfeed's
     functions."""

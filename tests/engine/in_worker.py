@@ -391,3 +391,15 @@ def shout(data):
 
 async def awaited(data):
     return data
+
+
+def slow_note(path):
+    """2 ms, and one more byte in the file."""
+    with open(path, "ab") as file:
+        file.write(b".")
+    time.sleep(0.002)
+    return 1
+
+
+def number_and_noise(number, rng):
+    return number + rng.random()

@@ -116,9 +116,15 @@ def recorded_at_most(events: int) -> Iterator[None]:
 
 
 @contextmanager
-def groups_that_end_after(late: float) -> Iterator[None]:
-    """Let a group on a thread end early after this many times the time it should take; -1: after its first item."""
-    with mock.patch.object(dispatch, "LATE_FACTOR", late):
+def groups_that_end_after(late: float, *, slow: bool = False) -> Iterator[None]:
+    """Let a group on a thread end early after this many times the time it should take; -1: after its first item.
+
+    If `slow`, all items pass for slow ones, which several threads call.
+    """
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(dispatch, "LATE_FACTOR", late))
+        if slow:
+            patches.enter_context(mock.patch.object(dispatch, "SECOND_THREAD_SECONDS", 0.0))
         yield
 
 
@@ -297,7 +303,9 @@ class _Told:
         self.told = wall, cpu
 
     async def run(self, what: str, fn: Any, items: list[Any], places: Any, number: int, *, limiter: Any) -> Any:
-        return items, *self.told
+        outcomes = Outcomes()
+        outcomes.values, outcomes.amount = items, len(items)
+        return outcomes, *self.told
 
 
 class Groups:

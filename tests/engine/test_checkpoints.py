@@ -15,7 +15,7 @@ from asyncfeed.testing import run_virtual
 from tests.engine.drawn import failing, pipelines, unordered
 from tests.engine.drawn_sources import Ledger
 from tests.engine.failing import Oops
-from tests.engine.inside import CHUNK, chunks_of, memory_guessed, memory_used, tracked
+from tests.engine.inside import CHUNK, chunks_of, memory_guessed, memory_used, stages_apart, tracked
 from tests.engine.model import Case
 from tests.searching import LONGER, Tally, searched
 
@@ -59,13 +59,16 @@ async def draw(
 def test_nothing_is_lost_or_repeated_at_any_cut(
     case: Case, cuts: list[int], lengths: list[int], looks: int, limit: int | None, seed: int
 ) -> None:
-    """One state after the other, each of a feed that began with the one before; in chunks of any length."""
+    """One state after the other, each of a feed that began with the one before; in chunks of any length.
+
+    It is the same state whether stages are called together or apart.
+    """
     expected = case.run()[0].values
     state: Any = None
     items: list[Any] = []
     for number, count in enumerate([*cuts, None]):
         Ledger.begin()
-        with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)):
+        with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)), stages_apart(number % 3 == 1):
             more, state, used = run_virtual(draw(case.pipeline, count, state, looks, limit), seed=seed + number)
         items += more
         tally.add(len(more))
@@ -92,7 +95,7 @@ def test_nothing_is_lost_or_repeated_where_items_come_out_of_order(
     state: Any = None
     items: list[Any] = []
     for number, count in enumerate([*cuts, None]):
-        with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)):
+        with chunks_of(lengths[number % len(lengths)]), tracked(4 * (number % 2)), stages_apart(number % 3 == 1):
             more, state, used = run_virtual(draw(case.pipeline, count, state, looks, limit), seed=seed + number)
         items += more
         tally.add(len(more))
@@ -134,7 +137,7 @@ def test_items_that_fail_are_left_out_and_end_a_run_as_if_there_was_one_run(
     state: Any = None
     items: list[Any] = []
     for number, count in enumerate([*cuts, None]):
-        with chunks_of(length), tracked(tracks):
+        with chunks_of(length), tracked(tracks), stages_apart(number % 3 == 1):
             more, bad, state = run_virtual(draw_failing(case.pipeline, count, state, limit), seed=seed + number)
         items += more
         tally.add(len(more))

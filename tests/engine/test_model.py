@@ -77,15 +77,17 @@ def check(run: Run, expected: Expected, case: Case) -> None:
     limit=st.sampled_from([None, 1, 300, 5000, 20_000]),
     length=st.sampled_from([1, 2, 3, 17, CHUNK]),
     late=st.sampled_from([LATE, -1]),
+    slow=st.booleans(),
 )
 def test_a_pipeline_is_its_model(
-    case: Case, seed: int, limit: int | None, length: int, late: float, eager: bool
+    case: Case, seed: int, limit: int | None, length: int, late: float, slow: bool, eager: bool
 ) -> None:
     """The same items in the same order, on any schedule, in chunks of any length, however little memory there is.
 
-    Also where each group on a thread ends too late, after its first item, and on a loop with eager tasks.
+    Also where each group on a thread ends too late, after its first item; where all items pass for slow ones, so
+    that several threads share each list; and on a loop with eager tasks.
     """
-    with chunks_of(length), groups_that_end_after(late):
+    with chunks_of(length), groups_that_end_after(late, slow=slow):
         main = collect(case.pipeline, limit)
         run = run_virtual(eagerly(main) if eager else main, seed=seed)
     check(run, case.run()[0], case)

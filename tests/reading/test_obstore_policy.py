@@ -161,11 +161,11 @@ def test_a_body_that_drips_ends_at_the_deadline_of_the_whole_read(
     """Nothing is configured: each byte comes in time, and the last one would come after six seconds."""
     fill(server, 1, 200)
     retry = af.Retry(attempts=2, first_delay=0.001)
-    policy = replace(POLICY, retry=retry, timeout=0.1, bytes_per_second=1e9, hedge=None)  # a deadline of 0.1 s
+    policy = replace(POLICY, retry=retry, timeout=0.4, bytes_per_second=1e9, hedge=None)  # a deadline of 0.4 s
     monkeypatch.setattr("asyncfeed.reading.objects.POLICY", policy)
     store = ObjectStore("s3://bucket", endpoint=server.url, anonymous=True)
     server.faults.add("drip", value=0.03)
-    text = r"s3://bucket/00000.raw: no answer within 0.1\d* s with all of up to [\d,]+ bytes; load\(timeout"
+    text = r"s3://bucket/00000.raw: no answer within 0.4\d* s with all of up to [\d,]+ bytes; load\(timeout"
     with pytest.raises(af.TimedOut, match=text) as caught:
         DRIPS[use](store.file("00000.raw", 200))
     assert [each.number for each in caught.value.attempts] == [1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -16,6 +16,7 @@ from asyncfeed.engine.limits.weighing import UNMEASURED
 from asyncfeed.engine.operators.admission import Part
 from asyncfeed.engine.operators.call import Calls
 from asyncfeed.engine.operators.dispatch import ThreadDispatch
+from asyncfeed.engine.operators.gathering import Gathering
 from asyncfeed.engine.operators.operator import Operator
 from asyncfeed.engine.order.outcomes import Outcomes
 from asyncfeed.engine.order.reorder import Entry
@@ -25,7 +26,7 @@ from asyncfeed.engine.provenance import ItemPlace
 _number = attrgetter("number")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
     """Items of an entry that go to a thread together."""
 
@@ -35,6 +36,10 @@ class Group:
     items: list[Any]
     part: Part | None = None
     """Their part of the budget. None if the budget has admitted their whole entry."""
+    admitted: bool = False
+    """Whether that was asked for. A list that several workers share is admitted once."""
+    lists: list[Gathering] = field(default_factory=list)
+    """The items as lists whose members threads share, since a thread has begun them. Empty for other items."""
 
     @property
     def stop(self) -> int:
@@ -53,8 +58,8 @@ class Group:
 
     def split(self, size: int) -> Group:
         """Keep the first `size` items. Return the other items as a group without a part of the budget."""
-        rest = Group(self.entry, self.start + size, self.items[size:])
-        del self.items[size:]
+        rest = Group(self.entry, self.start + size, self.items[size:], lists=self.lists[size:])
+        del self.items[size:], self.lists[size:]
         return rest
 
 
@@ -75,6 +80,12 @@ class ThreadCalls(Calls):
         self._dispatch.room = max(GROUP_BYTES, context.budget.limit // 16)
         self._given_back: list[Group] = []
         """The items that workers gave back, in the order of the stream."""
+        self._begun: list[Group] = []
+        """The groups of one list each that has members for any worker, in the order of the stream."""
+        self._shares = work.kind == "thread" and work.members > 0
+        """Whether items are lists whose members threads can share."""
+        self._members = 0.0
+        """Number of members for which the functions were called."""
         self._measuring: set[int] = set()
         """The numbers of the groups whose items are being measured."""
         self._was_slow = False
@@ -87,6 +98,7 @@ class ThreadCalls(Calls):
     def drop(self) -> None:
         """Drop all items and results."""
         self._given_back.clear()
+        self._begun.clear()
         super().drop()
 
     async def work(self) -> None:
@@ -97,21 +109,73 @@ class ThreadCalls(Calls):
         while True:
             # A worker that gave items back takes them again before it parks, even if there are too many workers:
             # all other workers may be waiting for room, and only the results of these items free it.
-            group = None if pool.working > pool.capacity and not self._given_back else self._next_group()
+            left = self._given_back or self._begun
+            group = None if pool.working > pool.capacity and not left else self._next_group()
             if group is None:
                 await pool.park()
                 continue
             on_loop = inline and self._may_run_on_loop(group)
-            if pool.wants_notice and (self._current is not None or self._given_back) and not on_loop:
-                pool.wake_one(operator.begun + (self._current.taken if self._current is not None else 0))
-            if group.entry.one_by_one:
+            if pool.wants_notice and (self._current or self._given_back or self._begun) and not on_loop:
+                pool.wake_one(self._count_begun())
+            if group.entry.one_by_one and not group.admitted:
                 await self._admit_group(group)
-            self._store_outcomes(group, await self._call_group(group, on_loop=on_loop))
+            if self._shares:
+                await self._call_lists(group)
+            else:
+                self._store_outcomes(group, await self._call_group(group, group.items, on_loop=on_loop))
             group = None  # a parked worker must not keep the items alive
             if on_loop:
                 await asyncio.sleep(0)
 
-    async def _call_group(self, group: Group, *, on_loop: bool) -> Outcomes:
+    async def _call_lists(self, group: Group) -> None:
+        """Have the functions called for members of lists. Other workers may help with a list, or finish it."""
+        if not group.lists:
+            group.lists = list(map(Gathering, group.items))
+        taken = [each.take(self._dispatch.members) for each in group.lists]
+        self._members += sum(len(each.values) for each in taken)
+        alone = len(group.lists) == 1
+        self._share(group, on=alone and self.operator.pool.limit > 1)
+        if self._begun and self.operator.pool.wants_notice:
+            self.operator.pool.wake_one(self._count_begun())
+        outcomes = await self._call_group(group, list(zip(group.lists, taken, strict=True)))
+        done = len(outcomes)
+        if done < len(group.lists):
+            rest = [taken[done]] if outcomes.rest is None else outcomes.rest
+            uncalled = [rest, *([each] for each in taken[done + 1 :])]
+            for each, members in zip(group.lists[done:], uncalled, strict=True):
+                each.put_back(members)
+                self._members -= sum(len(some.values) for some in members)
+        if done or not (alone or outcomes.amount):
+            self._share(group, on=False)
+            self._store_outcomes(group, outcomes)
+            return
+        if not alone:
+            self._give_back(group, 1)
+        self._share(group, on=True)
+
+    def _share(self, group: Group, *, on: bool) -> None:
+        """Have the workers that ask next go on with the list of a group, if there is anything left to do."""
+        if on and group.lists[0].has_untaken:
+            if group not in self._begun:
+                insort(self._begun, group, key=_number)
+                self.operator.pool.worker_started()
+        elif group in self._begun:
+            self._begun.remove(group)
+
+    def _count_begun(self) -> int:
+        """Return how many items were begun, which tells the tuner the rate. Of lists the members count."""
+        if self._shares:
+            self.operator.begun = round(self._members)
+            return self.operator.begun
+        return self.operator.begun + (0 if self._current is None else self._current.taken)
+
+    def _advance(self) -> None:
+        """Make the next entry with untaken items the current one."""
+        super()._advance()
+        if self._shares:
+            self.operator.begun = round(self._members)
+
+    async def _call_group(self, group: Group, items: list[Any], *, on_loop: bool = False) -> Outcomes:
         """Have the function called for a group. There are fewer outcomes than items if the group ended early."""
         operator, dispatch, pool = self.operator, self._dispatch, self.operator.pool
         places = None
@@ -119,12 +183,12 @@ class ThreadCalls(Calls):
             positions = group.entry.positions[group.start : group.stop]
             places = [ItemPlace(operator.provenance, each) for each in positions]
         if on_loop:
-            return dispatch.call(group.items, places)
+            return dispatch.call(items, places)
         dispatch.limiter.width = pool.limit
         if not pool.extra:
             pool.extra = READY_GROUPS
             pool.worker_started()
-        outcomes = await dispatch.run(group.items, places, group.number)
+        outcomes = await dispatch.run(items, places, group.number)
         if self._auto:
             self._set_thread_range()
         return outcomes
@@ -176,6 +240,7 @@ class ThreadCalls(Calls):
         # Leave as much room again for an earlier group that is still being measured.
         earlier = min(self._measuring, default=group.number) < group.number
         spare = self._weights.expect(weight, len(items)) if earlier else 0
+        group.admitted = True
         group.part = await self._admit(entry, group.start, len(items), weight, spare)
 
     def _give_back(self, group: Group, size: int) -> None:
@@ -210,7 +275,9 @@ class ThreadCalls(Calls):
         self._was_slow, self._quick = slow, quick
 
     def _next_group(self) -> Group | None:
-        """Take the items of the next group, first those that were given back. Return None if there are none."""
+        """Take the items of the next group, first those that were begun. Return None if there are none."""
+        if self._begun:
+            return self._begun[0]
         if self._given_back:
             group = self._given_back.pop(0)
             costs = group.entry.costs[group.start :]

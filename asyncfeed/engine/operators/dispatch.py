@@ -24,6 +24,7 @@ from asyncfeed.engine.constants import (
     WAITED_FACTOR,
 )
 from asyncfeed.engine.limits.group_size import GroupSize, as_heavy
+from asyncfeed.engine.operators.gathering import Gathering, Members
 from asyncfeed.engine.operators.parts import Parts
 from asyncfeed.engine.order.outcomes import Outcomes
 from asyncfeed.engine.provenance import ItemPlace
@@ -31,6 +32,7 @@ from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.machine import runs_python_in_parallel, usable_cores
 from asyncfeed.reading.reader import Waits
+from asyncfeed.stages.chain import Chain
 from asyncfeed.stages.steps import Work
 from asyncfeed.trees import SMALL_KINDS, size_of
 
@@ -43,6 +45,12 @@ class ThreadDispatch:
         self.limiter = CapacityLimiter()
         self._fn = work.fn
         self._parts = None if work.many is None else Parts(work.many, work.fn)
+        self._chain: Chain | None = work.fn if work.members else None  # type: ignore[assignment]
+        """What makes batches of lists, member by member."""
+        self.members = GroupSize()
+        """How many members of a list a thread calls at a time."""
+        self._shares = work.concurrency != 1
+        """Whether several threads may work on a list."""
         self._waits = work.waits
         self._filters = work.shape == "filter"
         self._skips_failures = work.skip is not None
@@ -123,7 +131,8 @@ class ThreadDispatch:
         outcomes, wall, cpu = await self._threads.run(
             self._name, self._timed, items, places, number, limiter=limiter
         )
-        if not outcomes:
+        amount = outcomes.amount
+        if not amount:
             return outcomes
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
         self._in_kernel = waits is Waits.KERNEL
@@ -142,8 +151,8 @@ class ThreadDispatch:
             self._wait_ratio += 0.25 * (ratio - self._wait_ratio)
         together = waits is Waits.TOGETHER
         self._learn(
-            (cpu if together else took) / max(1, len(outcomes)),
-            max(cpu, took / WAITED_FACTOR) / max(1, len(outcomes)),
+            (cpu if together else took) / amount,
+            max(cpu, took / WAITED_FACTOR) / amount,
             surely_slow=together,
         )
         return outcomes
@@ -155,8 +164,48 @@ class ThreadDispatch:
             return Outcomes(), 0.0, 0.0
         wall, cpu = perf_counter(), thread_time()
         outcomes = self.call(items, places)
+        outcomes.amount = outcomes.amount or len(outcomes)
         self._turn = number + len(outcomes)
         return outcomes, perf_counter() - wall, thread_time() - cpu
+
+    def _call_lists(self, lists: list[tuple[Gathering, Members]], places: list[ItemPlace]) -> Outcomes:
+        """Call the functions for members of lists. Return the batches of the lists that are done then.
+
+        There are fewer if members take unexpectedly long, if the run ends, or if other threads have members of a
+        list. Then a part of the next list is done.
+        """
+        chain, threads, room = self._chain, self._threads, self.room
+        assert chain is not None
+        began = perf_counter()
+        deadline = began + LATE_FACTOR * self._size_factor * GROUP_SECONDS
+        if not self._shares and len(lists) == 1:
+            deadline = math.inf
+
+        def late() -> bool:
+            return threads.ending or perf_counter() > deadline
+
+        outcomes = Outcomes()
+        called = 0
+        for (gathering, members), place in zip(lists, places, strict=True):
+            count, outcomes.rest, over = gathering.call(members, chain, place, late)
+            outcomes.amount += count / gathering.count
+            called += count
+            if not over:
+                break
+            try:
+                result = gathering.batch(chain, place)
+            except BaseException as error:  # noqa: BLE001 - the consumer gets it
+                outcomes.add_missing(error)
+                outcomes.leave_out(len(lists) - len(outcomes))
+                break
+            outcomes.values.append(result)
+            outcomes.rest = None
+            room -= size_of(result)
+            if room < 0 or late():
+                break
+        self._was_heavy = self.room - room > HEAVY_FACTOR * GROUP_BYTES
+        self.members.learn((perf_counter() - began) / called, self._size_factor * GROUP_SECONDS)
+        return outcomes
 
     def call(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
         """Call the function for the items, and return their outcomes.
@@ -164,6 +213,9 @@ class ThreadDispatch:
         There are fewer outcomes than items if the items take unexpectedly long, if their results are large, or if
         the run ends.
         """
+        if self._chain is not None:
+            assert places is not None
+            return self._call_lists(items, places)
         made = None if self._parts is None else self._parts.of(items)
         fn: Callable[..., Any] = self._fn if made is None else made
         threads = self._threads

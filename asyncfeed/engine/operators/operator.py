@@ -183,7 +183,7 @@ class Operator(Step):
             chunk = self._next_chunk()
             if chunk is not None:
                 await self.send(chunk)
-                self._demand.sent = self.executor.order.sent_total
+                self._demand.sent = self.executor.order.sent_total * max(1, self.work.members)
                 self.pool.note_progress(self.begun)
                 if chunk.failure is not None:
                     await self.wait_for_skip(self._ends_sent)

@@ -8,13 +8,17 @@ from typing import Any
 class Outcomes:
     """The outcomes of a group, or of its first items only. The stage then calls the other items again."""
 
-    __slots__ = ("missing", "values")
+    __slots__ = ("amount", "missing", "rest", "values")
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         """The value of each item. It is None for a missing item, and may be None for others."""
         self.missing: dict[int, BaseException | None] = {}
         """The items without a value, by index: the exception that was raised, or None if the item is left out."""
+        self.amount = 0.0
+        """How many items were worked on. A list of which a part was done counts in part."""
+        self.rest: list[Any] | None = None
+        """The members of the next list that were not called. None if the list was not begun."""
 
     def __len__(self) -> int:
         return len(self.values)

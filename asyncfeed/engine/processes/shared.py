@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _BYTES = np.dtype(np.uint8)
 _HEAD = Struct("<Qd")  # number of complete values; seconds that they took
 _BEGUN = Struct("<Q")  # after the head: number of values that were begun
+_STOP = _HEAD.size + _BEGUN.size  # after that: a byte that is 1 if the reader need not go on
 _RECORD = Struct("<QQ")  # bytes of the pickle that follows; number of buffers after the pickle
 _BUFFER = Struct("<QQ")  # bytes of a buffer; number of the block that holds it, or 0 if it follows in the arena
 
@@ -134,6 +135,12 @@ class Arena:
     def begin_value(self) -> None:
         """Note that the next value of the group is being made."""
         _BEGUN.pack_into(self._memory.data, _HEAD.size, self._count + 1)
+
+    def stop(self) -> None:
+        """Tell the reader that the rest of the group is not wanted. Any thread may call this."""
+        memory = self._memory
+        if memory.size:
+            memory[_STOP] = 1
 
     @property
     def written(self) -> int:
@@ -223,6 +230,11 @@ class Arena:
         """Let the group have no values. A reader calls this before the other process writes the next group."""
         self._write_head(0, 0.0)
         _BEGUN.pack_into(self._memory.data, _HEAD.size, 0)
+        self._memory[_STOP] = 0
+
+    def stopped(self) -> bool:
+        """Return whether the rest of the group is not wanted."""
+        return bool(self._memory[_STOP])
 
     def unfinished(self) -> bool:
         """Return whether the other process has begun to make a value and not completed it."""

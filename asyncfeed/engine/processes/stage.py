@@ -42,7 +42,6 @@ from asyncfeed.errors import PipelineError, note
 from asyncfeed.functions.sending import called, can_send_by_value, pack
 from asyncfeed.machine import usable_cores
 from asyncfeed.reading.listing import FileSpan
-from asyncfeed.stages.chain import Chain
 from asyncfeed.stages.steps import NamesNeeded, Work
 from asyncfeed.stats import SlowPaths
 
@@ -90,7 +89,7 @@ class Processes:
         self._fn = work.fn
         self._name = name
         self._goes_on = work.skip is not None
-        self._chained = isinstance(work.fn, Chain) and work.fn.batch is not None
+        self._chained = work.members > 0
         """Whether each item is a list, whose members have places of their own."""
         self.room = 0
         """Bytes of results at which a group ends early. It is set before the first call."""
@@ -178,6 +177,8 @@ class Processes:
                 unsent = error
                 break
             sent += 1
+        if self._stopping:  # `stop` has set it before it tells the workers, which `begin` may have undone
+            worker.items.stop()
         worker.ask(program.CALL)  # also if no item was sent, because it must be told of its blocks
         count, seconds = worker.results.open()
         for _ in range(count):
@@ -341,13 +342,15 @@ class Processes:
     # -- on the loop
 
     def stop(self, threads: Threads) -> None:
-        """Keep or end all workers, each after its present order. Threads wait for them, so this does not block."""
+        """Keep or end all workers, each after its present item. Threads wait for them, so this does not block."""
         with self._lock:
             self._stopping = True
             idle, self._idle = self._idle, []
             for worker in self._workers:
                 if worker.starting:  # killed, because it would finish its imports before it ends
                     worker.kill()
+                else:
+                    worker.items.stop()
         for worker in idle:
             try:
                 threads.submit(f"letting a process of {self._name} go", self._leave, worker)

@@ -36,6 +36,7 @@ from asyncfeed.engine.processes.shared import Arena, Failed
 from asyncfeed.errors import PipelineError, note
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.reading.scope import kept
+from asyncfeed.stages.chain import Chain
 from asyncfeed.stages.steps import MakesArrays, NamesNeeded
 
 BOOT = """
@@ -146,7 +147,7 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
                 more = _call(fn, items, results, name, goes_on=goes_on)
                 blocks.end_call()
                 late = perf_counter() - began > LATE_FACTOR * PROCESS_GROUP_SECONDS
-                if not more or late or results.written > room:
+                if not more or late or results.written > room or items.stopped():
                     break
             results.finish(perf_counter() - began)
         elif order == REST:
@@ -168,6 +169,8 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
                 fn = pickle.loads(data)  # noqa: S301 - it is our own
                 if isinstance(fn, MakesArrays):
                     fn.make_in(BlockPool(blocks))
+                if isinstance(fn, Chain):
+                    fn.look_at(items.stopped)
             except BaseException as error:  # noqa: BLE001 - the parent reports it
                 results.put(Failed(error))
             del data
