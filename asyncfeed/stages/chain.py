@@ -18,12 +18,48 @@ from typing import Any, NamedTuple
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.stacking.pool import Pool
 from asyncfeed.stages.steps import MakesArrays, MemberError, NamesNeeded, NotWanted, Place
+from asyncfeed.trees import size_of
 
 Read = Callable[[Sequence[Any]], tuple[Sequence[Any], int]]
 """Reads the first of some items together, as many as it likes. Returns what it made of them, and the number of the
 function of the chain that is called for these next."""
 UNREAD = -1
 """Stands for that number before anything was read."""
+
+
+MUCH = 1 << 20
+"""Bytes of an item that are worth a look at each: as many as a group has."""
+EACH = 16
+"""Otherwise each so many items one is measured. It costs half a microsecond for each function."""
+
+
+class Peak:
+    """The most memory that an item needs while a chain works on it: what goes into a function, and what comes out.
+
+    It is measured for some items, and for all that need much. It follows at once if items need more, and slowly if
+    they need less.
+    """
+
+    __slots__ = ("_calls", "nbytes", "result_bytes")
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.result_bytes = 0
+        """Bytes of the last result that was measured."""
+        self._calls = 0
+
+    def due(self) -> bool:
+        """Return whether to measure the next item. Threads may disagree about its number."""
+        self._calls += 1
+        return self.nbytes > MUCH or self._calls % EACH == 1
+
+    def learn(self, nbytes: int, result_bytes: int) -> None:
+        """Learn what an item needed, and how large its result is."""
+        self.nbytes, self.result_bytes = max(nbytes, int(0.9 * self.nbytes)), result_bytes
+
+    def of_list(self, count: int) -> int:
+        """Return what a list of items needs: all results, the batch of them, and one item in work."""
+        return 2 * count * self.result_bytes + self.nbytes
 
 
 class Call(NamedTuple):
@@ -46,6 +82,7 @@ class Chain(MakesArrays):
     """In a worker process, returns whether nobody wants the batch any more."""
     _plain: set[type] = field(default_factory=set, compare=False)
     """Types of results that are known to be no awaitables."""
+    peak: Peak = field(default_factory=Peak, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Chain, (self.calls, self.batch, self.read)
@@ -73,8 +110,8 @@ class Chain(MakesArrays):
     def __call__(self, item: Any, place: Place | None = None) -> Any:
         """Return the result of an item, or the batch of a list of items."""
         if self.batch is None:
-            return self.result(item, 0, place)
-        assert place is not None
+            return self.result(item, 0, place, weigh=self.peak.due())
+        assert place is not None  # it gives the members their places, and messages their names
         rows: list[Any] = []
         while len(rows) < len(item):
             values, first = self.read_some(item[len(rows) :] if rows else item)
@@ -93,30 +130,34 @@ class Chain(MakesArrays):
         except Exception:  # noqa: BLE001 - the call for the item that fails raises again
             return items, 0
 
-    def member(self, value: Any, first: int, place: Place, number: int) -> Any:
+    def member(self, value: Any, first: int, place: Place, number: int, *, weigh: bool = False) -> Any:
         """Return the result of a member of a list, beginning with the function of this number."""
         try:
-            return self.result(value, first, place.member(number) if self.placed else None)
+            return self.result(value, first, place.member(number) if self.placed else None, weigh=weigh)
         except MemberError as error:
             error.member = number
             raise
 
-    def result(self, value: Any, first: int, place: Place | None) -> Any:
+    def result(self, value: Any, first: int, place: Place | None, *, weigh: bool = False) -> Any:
         """Return the result of an item, beginning with the function of this number.
 
-        Raises `MemberError` with the stage that failed.
+        If `weigh`, learn how much memory that takes. Raises `MemberError` with the stage that failed.
         """
         plain = self._plain
+        before, most = size_of(value) if weigh else 0, 0
         for fn, stage, placed in self.calls[first:] if first else self.calls:
             try:
                 value = fn(value, place) if placed else fn(value)
                 if type(value) not in plain:
                     refuse_awaitable(stage, value)
                     plain.add(type(value))
-            except MemberError:  # of a chain in it
-                raise
             except BaseException as error:  # noqa: BLE001 - the consumer gets it
                 raise MemberError(None, stage, error) from None
+            if weigh:
+                after = size_of(value)
+                before, most = after, max(most, before + after)
+        if weigh:
+            self.peak.learn(most, before)
         return value
 
     def join(self, rows: list[Any], place: Place) -> Any:

@@ -136,13 +136,22 @@ class Weights:
             return self._cost_estimate
         return self._estimate_of_class.setdefault(weight.bit_length() // WEIGHT_CLASS_BITS, Estimate())
 
-    def learn(self, results: list[Any], weight: int) -> int:
-        """Learn from results of items that together weigh `weight`. Return what the results weigh."""
+    def assume(self, nbytes: int, weight: int) -> None:
+        """Expect as many bytes of items that together weigh `weight`, before the first result is there."""
+        if self.unknown and nbytes:
+            self._latest_estimate = self._estimate_for(weight)
+            self._latest_estimate.learn(nbytes, max(weight, 1))
+
+    def learn(self, results: list[Any], weight: int, peak: int = 0) -> int:
+        """Learn from results of items that together weigh `weight`. Return what the results weigh.
+
+        If there were more bytes while the results were made (`peak`), later results are expected to need as many.
+        """
         actual = total_size(results)
-        if actual:
+        if actual or peak:
             weight = max(weight, 1)
             self.result_bytes = actual // len(results)
             self._latest_estimate = self._estimate_for(weight // len(results))
-            self._latest_estimate.learn(actual, weight)
+            self._latest_estimate.learn(max(actual, peak), weight)
             self._measures_all = self._measures_all or (self._packed and actual > PACKED_FACTOR * weight)
         return actual

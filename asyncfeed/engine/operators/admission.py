@@ -145,6 +145,13 @@ class Admission:
             if part.admitted:
                 self._entering -= 1
 
+    def extend(self, part: Part, nbytes: int) -> bool:
+        """Charge more bytes for a part, if the budget has room for them. Return whether it has."""
+        if not self._step.budget.try_charge(nbytes, self._step.depth):
+            return False
+        part.correct(part.nbytes + nbytes)
+        return True
+
     def recharge(self, part: Part, nbytes: int) -> None:
         """Replace the charge of a part before its results are there."""
         change = part.correct(nbytes)
@@ -152,23 +159,33 @@ class Admission:
 
     def settle(self, part: Part, nbytes: int) -> None:
         """Replace the charge of a part by the weight of its results, which are there now."""
-        budget = self._step.budget
         guess = self._guessed_bytes(part)
         change = part.correct(nbytes)
         part.admitted = False
         self._guessed_parts.discard(part)
-        if self._guessed_parts and not self._weights.unknown:
-            # All guesses are corrected in one charge. Otherwise the bytes of the first corrected guess would admit
-            # an item while the other guesses are still wrong.
-            others = list(self._guessed_parts)
-            guess += sum(other.nbytes for other in others if other.admitted)
-            self._guessed_parts.clear()
-            change += sum(other.correct(self._weights.expect(other.weight, other.count)) for other in others)
-            budget.charge(change, -guess)
-            budget.wake_waiters()  # an item may have waited for more bytes than it needs
-        else:
-            budget.charge(change, -guess)
+        self._correct_guesses(change, guess)
         self.allow_others()
+
+    def weight_is_known(self) -> None:
+        """Note that the weight of results can be predicted from now on, before the first result is there."""
+        self._correct_guesses(0, 0)
+        self.allow_others()
+
+    def _correct_guesses(self, change: int, guess: int) -> None:
+        """Charge a change. If weights can be predicted now, correct all guesses in the same charge.
+
+        Otherwise the bytes of the first corrected guess would admit an item while other guesses are still wrong.
+        """
+        budget = self._step.budget
+        if not self._guessed_parts or self._weights.unknown:
+            budget.charge(change, -guess)
+            return
+        others = list(self._guessed_parts)
+        guess += sum(other.nbytes for other in others if other.admitted)
+        self._guessed_parts.clear()
+        change += sum(other.correct(self._weights.expect(other.weight, other.count)) for other in others)
+        budget.charge(change, -guess)
+        budget.wake_waiters()  # an item may have waited for more bytes than it needs
 
     def allow_others(self) -> None:
         """Let all calls begin: one has ended. If its result weighs nothing, or it failed, no other tells more."""

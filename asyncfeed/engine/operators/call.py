@@ -140,11 +140,14 @@ class Calls(Executor):
         await self._admission.admit(part, index, entry.number + index, spare)
         return part
 
-    def _weigh(self, entry: Entry, start: int, stop: int, part: Part) -> None:
-        """Charge what the results weigh, learn from it, and release the bytes of their items."""
+    def _weigh(self, entry: Entry, start: int, stop: int, part: Part, peak: int = 0) -> None:
+        """Charge what the results weigh, learn from it, and release the bytes of their items.
+
+        There were `peak` bytes at most while they were made, if that is known to be more.
+        """
         operator = self.operator
         results = entry.results(start, stop)
-        actual = self._weights.learn(results, part.weight)
+        actual = self._weights.learn(results, part.weight, peak)
         if results:
             operator.warn_if_unweighable(results[-1])
         result_bytes = self._weights.result_bytes

@@ -38,6 +38,10 @@ class Group:
     """Their part of the budget. None if the budget has admitted their whole entry."""
     admitted: bool = False
     """Whether that was asked for. A list that several workers share is admitted once."""
+    workers: int = 0
+    """Number of workers that are busy with it."""
+    charged: int = 1
+    """Number of workers whose memory is charged."""
     lists: list[Gathering] = field(default_factory=list)
     """The items as lists whose members threads share, since a thread has begun them. Empty for other items."""
 
@@ -137,7 +141,9 @@ class ThreadCalls(Calls):
         self._share(group, on=alone and self.operator.pool.limit > 1)
         if self._begun and self.operator.pool.wants_notice:
             self.operator.pool.wake_one(self._count_begun())
+        group.workers += 1
         outcomes = await self._call_group(group, list(zip(group.lists, taken, strict=True)))
+        group.workers -= 1
         done = len(outcomes)
         if done < len(group.lists):
             rest = [taken[done]] if outcomes.rest is None else outcomes.rest
@@ -151,6 +157,9 @@ class ThreadCalls(Calls):
             return
         if not alone:
             self._give_back(group, 1)
+        if self._weights.unknown and group.part is not None:
+            self._weights.assume(self._dispatch.list_bytes(group.lists[0]), group.weight)
+            self._admission.weight_is_known()
         self._share(group, on=True)
 
     def _share(self, group: Group, *, on: bool) -> None:
@@ -161,6 +170,20 @@ class ThreadCalls(Calls):
                 self.operator.pool.worker_started()
         elif group in self._begun:
             self._begun.remove(group)
+
+    def _may_help(self, group: Group) -> bool:
+        """Return whether one more worker may call the functions for members of a list.
+
+        Each needs memory for what goes into a function and comes out of it. The list is charged with one of these.
+        """
+        if group.workers < group.charged or group.part is None:
+            return True
+        peak = self._dispatch.member_peak
+        if peak > GROUP_BYTES:
+            if not self._admission.extend(group.part, peak):
+                return False
+            group.charged += 1
+        return True
 
     def _count_begun(self) -> int:
         """Return how many items were begun, which tells the tuner the rate. Of lists the members count."""
@@ -211,7 +234,7 @@ class ThreadCalls(Calls):
                 self._record_failure(entry, start + index, items[index], error)
         if group.part is not None:
             group.part.weight = group.weight
-            self._weigh(entry, start, stop, group.part)
+            self._weigh(entry, start, stop, group.part, outcomes.peak)
         else:
             self._spot_check(entry, start, items)
         if entry.completed is not None:
@@ -276,7 +299,7 @@ class ThreadCalls(Calls):
 
     def _next_group(self) -> Group | None:
         """Take the items of the next group, first those that were begun. Return None if there are none."""
-        if self._begun:
+        if self._begun and self._may_help(self._begun[0]):
             return self._begun[0]
         if self._given_back:
             group = self._given_back.pop(0)

@@ -47,6 +47,8 @@ class ThreadDispatch:
         self._parts = None if work.many is None else Parts(work.many, work.fn)
         self._chain: Chain | None = work.fn if work.members else None  # type: ignore[assignment]
         """What makes batches of lists, member by member."""
+        self._single = work.fn if isinstance(work.fn, Chain) and not work.members else None
+        """What calls several functions for each item."""
         self.members = GroupSize()
         """How many members of a list a thread calls at a time."""
         self._shares = work.concurrency != 1
@@ -79,6 +81,16 @@ class ThreadDispatch:
         """The number of the item that is called next, if so."""
         self._was_heavy = False
         """Whether the results of the last group take so long to copy that memory is the limit."""
+
+    @property
+    def member_peak(self) -> int:
+        """Bytes that the functions of a chain need for a member at most."""
+        return 0 if self._chain is None else self._chain.peak.nbytes
+
+    def list_bytes(self, gathering: Gathering) -> int:
+        """Return how many bytes a list needs at most while a batch is made of it, as far as that is known."""
+        assert self._chain is not None
+        return gathering.read_bytes + self._chain.peak.of_list(gathering.count)
 
     @property
     def first_threads(self) -> int:
@@ -165,6 +177,8 @@ class ThreadDispatch:
         wall, cpu = perf_counter(), thread_time()
         outcomes = self.call(items, places)
         outcomes.amount = outcomes.amount or len(outcomes)
+        if self._single is not None:
+            outcomes.peak = self._single.peak.nbytes
         self._turn = number + len(outcomes)
         return outcomes, perf_counter() - wall, thread_time() - cpu
 
@@ -200,7 +214,10 @@ class ThreadDispatch:
                 break
             outcomes.values.append(result)
             outcomes.rest = None
-            room -= size_of(result)
+            nbytes = size_of(result)
+            room -= nbytes
+            # The rows and their batch exist at the same time, and one member with what its functions make of it.
+            outcomes.peak += gathering.read_bytes + 2 * nbytes + chain.peak.nbytes
             if room < 0 or late():
                 break
         self._was_heavy = self.room - room > HEAVY_FACTOR * GROUP_BYTES

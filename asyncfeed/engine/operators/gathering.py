@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from asyncfeed.engine.limits.group_size import GroupSize
 from asyncfeed.stages.chain import UNREAD, Chain
 from asyncfeed.stages.steps import MemberError, Place
+from asyncfeed.trees import size_of
 
 
 class Members(NamedTuple):
@@ -39,11 +40,13 @@ class Members(NamedTuple):
 class Gathering:
     """The members of one list."""
 
-    __slots__ = ("_bad", "_done", "_lock", "_needed", "_over", "_rows", "_untaken", "count")
+    __slots__ = ("_bad", "_done", "_lock", "_needed", "_over", "_rows", "_untaken", "count", "read_bytes")
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.count = self._needed = len(items)
         """Number of members. `_needed` is less if a later one has failed."""
+        self.read_bytes = 0
+        """The most bytes that were read together."""
         self._untaken = [Members(0, items, UNREAD)]
         self._rows: list[Any] = [None] * self.count
         self._done = bytearray(self.count)
@@ -87,12 +90,14 @@ class Gathering:
         for value in read:
             number = members.start + count
             try:
-                self._rows[number] = chain.member(value, first, place, number)
+                self._rows[number] = chain.member(value, first, place, number, weigh=not count)
             except MemberError as error:
                 bad = error
             count += 1
             if bad is not None or late():
                 break
+        if members.first == UNREAD and read is not members.values:
+            self.read_bytes = max(self.read_bytes, len(read) * size_of(read[0]))
         rest = Members(members.start, read, first).cut(count)[1] + members.cut(len(read))[1]
         if bad is not None:
             rest = []

@@ -8,7 +8,7 @@ from typing import Any
 class Outcomes:
     """The outcomes of a group, or of its first items only. The stage then calls the other items again."""
 
-    __slots__ = ("amount", "missing", "rest", "values")
+    __slots__ = ("amount", "missing", "peak", "rest", "values")
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -17,6 +17,8 @@ class Outcomes:
         """The items without a value, by index: the exception that was raised, or None if the item is left out."""
         self.amount = 0.0
         """How many items were worked on. A list of which a part was done counts in part."""
+        self.peak = 0
+        """Bytes that there were at most while the values were made, if that is known to be more than theirs."""
         self.rest: list[Any] | None = None
         """The members of the next list that were not called. None if the list was not begun."""
 
