@@ -34,7 +34,8 @@ def reached(
         fetch = Fetch(indexed, indexed.on_thread, str(source))
         return Places(indexed), folded, joined(fetch.put(rest))
     run = joined(rest)
-    if instead is None and source.listed is not None and _take_numbers(run, source.listed):
+    only_order = all(node.arranges for node in stages[:folded])
+    if instead is None and source.listed is not None and only_order and _take_numbers(run, source.listed):
         numbers = Numbered(len(source.listed), list, name=source.listed.path)
         indexed, _ = fold_over(numbers, stages[:folded])
     return indexed, folded, run

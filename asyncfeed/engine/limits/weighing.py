@@ -148,7 +148,7 @@ class Weights:
         If there were more bytes while the results were made (`peak`), later results are expected to need as many.
         """
         actual = total_size(results)
-        if actual or peak:
+        if actual or (results and peak):
             weight = max(weight, 1)
             self.result_bytes = actual // len(results)
             self._latest_estimate = self._estimate_for(weight // len(results))
