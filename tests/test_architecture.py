@@ -44,7 +44,7 @@ SEEN_STAGES = {
     "asyncfeed.stages",
     *(
         f"asyncfeed.stages.{name}"
-        for name in ("base", "chain", "deal", "numbering", "reached", "rest", "steps", "together")
+        for name in ("base", "batch", "chain", "deal", "numbering", "reached", "rest", "steps", "together")
     ),
 }
 KNOWS_STAGES = {"stages", "pipeline", "batching", "calling", "combine"}

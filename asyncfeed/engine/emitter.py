@@ -240,6 +240,10 @@ class Emitter:
                 more, places = link.flush(boundary)
                 if more:
                     items, positions = items + more, join(positions, places)
+        if failure is not None:
+            more, places = algorithm.cut_off()
+            if more:
+                items, positions = items + more, join(positions, places)
         if len(items) != len(positions):
             raise PipelineError(
                 f"{type(algorithm).__name__} returned {len(items)} items with {len(positions)} positions; return "

@@ -91,6 +91,10 @@ def _check_timeout(timeout: object, drop_remainder: bool) -> None:
         raise PipelineError("batch: timeout sends smaller batches, and drop_remainder drops them: leave out one")
 
 
+class Unfinished(list[Any]):
+    """A list of items for which functions are called, and of which no batch is made."""
+
+
 class Group(Algorithm):
     """Cuts a stream into lists of `size` items; the position of a list is that of each of its items."""
 
@@ -98,8 +102,15 @@ class Group(Algorithm):
     starts_anywhere = True
 
     def __init__(
-        self, size: int, drop_remainder: bool = False, make: Callable[[list[Any]], Any] | None = None
+        self,
+        size: int,
+        drop_remainder: bool = False,
+        make: Callable[[list[Any]], Any] | None = None,
+        *,
+        sends_unfinished: bool = False,
     ) -> None:
+        self._sends_unfinished = sends_unfinished
+        """Whether items of which no batch is made go on, too: functions behind it must see all items."""
         self._make = make
         """Makes of the items of a list what comes out instead of the list. None if the list itself does."""
         self._size = size
@@ -133,9 +144,20 @@ class Group(Algorithm):
         """Return the list that is not full, unless it must be dropped."""
         items, positions = self._items, self._positions
         self._items, self._positions = [], ()
-        if self._drop or not items:
+        if not items or (self._drop and not self._sends_unfinished):
             return [], ()
+        if self._drop:
+            return [self._unfinished(items)], [members(positions)]
         return [items if self._make is None else self._make(items)], [members(positions)]
+
+    def cut_off(self) -> tuple[list[Any], Positions]:
+        """Return the list that is not full: one of its items may fail in a function behind it."""
+        if not self._items or not self._sends_unfinished:
+            return [], ()
+        return [self._unfinished(self._items)], [members(self._positions)]
+
+    def _unfinished(self, items: list[Any]) -> Unfinished:
+        return Unfinished(items if self._make is None else self._make(items))
 
     def state(self) -> Held:
         """Return the items of the list that is not full."""

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.stacking.pool import Pool
-from asyncfeed.stages.steps import MakesArrays, MemberError, NamesNeeded, NotWanted, Place
+from asyncfeed.stages.batch import Unfinished
+from asyncfeed.stages.steps import MakesArrays, MemberError, Place
 from asyncfeed.trees import size_of
 
 Read = Callable[[Sequence[Any]], tuple[Sequence[Any], int]]
@@ -60,6 +61,21 @@ class Peak:
     def of_list(self, count: int) -> int:
         """Return what a list of items needs: all results, the batch of them, and one item in work."""
         return 2 * count * self.result_bytes + self.nbytes
+
+
+class NamesNeeded(Exception):
+    """In a worker process, a function asks for the name of an item, to raise an error.
+
+    The group ends here. The item must be sent again, with its names.
+    """
+
+
+class NoBatch:
+    """What a chain returns for a list of which no batch is made. Nobody sees this."""
+
+
+class NotWanted(Exception):
+    """In a worker process, a list was not finished, because its run stops. Nobody sees this."""
 
 
 class Call(NamedTuple):
@@ -119,7 +135,7 @@ class Chain(MakesArrays):
                 if self._stopped is not None and self._stopped():
                     raise NotWanted
                 rows.append(self.member(value, first, place, len(rows)))
-        return self.join(rows, place)
+        return NoBatch() if type(item) is Unfinished else self.join(rows, place)
 
     def read_some(self, items: Sequence[Any]) -> tuple[Sequence[Any], int]:
         """Read the first of some items together: see `Read`. What fails is read again, for each item alone."""

@@ -65,10 +65,11 @@ class Segment(Node):
         if batch is None:
             return [*of_nodes[0][:-1], _each(self, works)]
         make = None if self.files is None else partial(FileSpan, self.files)
-        group = Group(batch.size, batch.drop_remainder, make)
+        work = _batches(self, works)
+        group = Group(batch.size, batch.drop_remainder, make, sends_unfinished=isinstance(work.fn, Chain))
         if isinstance(first, Load) and first.on_loop:
-            return [group, first.read_on_loop(batch.size), _batches(self, works)]
-        return [group, _batches(self, works)]
+            return [group, first.read_on_loop(batch.size), work]
+        return [group, work]
 
     def over(self, files: FileList) -> Segment | None:
         """Return this stage as it takes the numbers of files, if it reads them together."""

@@ -130,6 +130,10 @@ class Algorithm:
         """Return the remaining items at the end of an epoch, and start again."""
         return [], ()
 
+    def cut_off(self) -> tuple[list[Any], Positions]:
+        """Return what later stages must still look at, although the stream fails before a result is complete."""
+        return [], ()
+
     def state(self) -> Held:
         """Return what `restore` needs to continue from here. Later calls must not change what was returned."""
         raise NotImplementedError
@@ -257,17 +261,6 @@ class Place(Protocol):
     def member(self, number: int) -> Place:
         """Return the place of a member of a batch. It has an epoch of its own."""
         ...
-
-
-class NamesNeeded(Exception):
-    """In a worker process, a function asks for the name of an item, to raise an error.
-
-    The group ends here. The item must be sent again, with its names.
-    """
-
-
-class NotWanted(Exception):
-    """In a worker process, a list was not finished, because its run stops. Nobody sees this."""
 
 
 class MemberError(Exception):

@@ -32,7 +32,7 @@ from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.machine import runs_python_in_parallel, usable_cores
 from asyncfeed.reading.reader import Waits
-from asyncfeed.stages.chain import Chain
+from asyncfeed.stages.chain import Chain, NoBatch
 from asyncfeed.stages.steps import Work
 from asyncfeed.trees import SMALL_KINDS, size_of
 
@@ -212,7 +212,10 @@ class ThreadDispatch:
                 outcomes.add_missing(error)
                 outcomes.leave_out(len(lists) - len(outcomes))
                 break
-            outcomes.values.append(result)
+            if type(result) is NoBatch:
+                outcomes.add_missing(None)
+            else:
+                outcomes.values.append(result)
             outcomes.rest = None
             nbytes = size_of(result)
             room -= nbytes

@@ -16,7 +16,8 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from asyncfeed.engine.limits.group_size import GroupSize
-from asyncfeed.stages.chain import UNREAD, Chain
+from asyncfeed.stages.batch import Unfinished
+from asyncfeed.stages.chain import UNREAD, Chain, NoBatch
 from asyncfeed.stages.steps import MemberError, Place
 from asyncfeed.trees import size_of
 
@@ -40,11 +41,23 @@ class Members(NamedTuple):
 class Gathering:
     """The members of one list."""
 
-    __slots__ = ("_bad", "_done", "_lock", "_needed", "_over", "_rows", "_untaken", "count", "read_bytes")
+    __slots__ = (
+        "_bad",
+        "_done",
+        "_lock",
+        "_needed",
+        "_over",
+        "_rows",
+        "_unfinished",
+        "_untaken",
+        "count",
+        "read_bytes",
+    )
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.count = self._needed = len(items)
         """Number of members. `_needed` is less if a later one has failed."""
+        self._unfinished = type(items) is Unfinished
         self.read_bytes = 0
         """The most bytes that were read together."""
         self._untaken = [Members(0, items, UNREAD)]
@@ -104,10 +117,13 @@ class Gathering:
         return count, rest, self._note(members.start, count, bad)
 
     def batch(self, chain: Chain, place: Place) -> Any:
-        """Return the batch. Raise if a member has failed. Whoever has finished the last member calls this."""
+        """Return the batch, or `NoBatch`. Whoever has finished the last member calls this.
+
+        Raises the error of the first member that has failed.
+        """
         if self._bad is not None:
             raise self._bad
-        return chain.join(self._rows, place)
+        return NoBatch() if self._unfinished else chain.join(self._rows, place)
 
     def _note(self, start: int, count: int, bad: MemberError | None) -> bool:
         with self._lock:

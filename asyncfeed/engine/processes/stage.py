@@ -42,7 +42,8 @@ from asyncfeed.errors import PipelineError, note
 from asyncfeed.functions.sending import called, can_send_by_value, pack
 from asyncfeed.machine import usable_cores
 from asyncfeed.reading.listing import FileSpan
-from asyncfeed.stages.steps import NamesNeeded, Work
+from asyncfeed.stages.chain import NamesNeeded, NoBatch
+from asyncfeed.stages.steps import Work
 from asyncfeed.stats import SlowPaths
 
 if TYPE_CHECKING:
@@ -381,5 +382,7 @@ def _read(arena: Arena, outcomes: Outcomes) -> None:
         return
     if type(value) is Failed:
         outcomes.add_missing(value.unpack())
+    elif type(value) is NoBatch:
+        outcomes.add_missing(None)
     else:
         outcomes.values.append(value)

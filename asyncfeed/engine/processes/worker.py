@@ -36,8 +36,8 @@ from asyncfeed.engine.processes.shared import Arena, Failed
 from asyncfeed.errors import PipelineError, note
 from asyncfeed.functions.checks import refuse_awaitable
 from asyncfeed.reading.scope import kept
-from asyncfeed.stages.chain import Chain
-from asyncfeed.stages.steps import MakesArrays, NamesNeeded
+from asyncfeed.stages.chain import Chain, NamesNeeded
+from asyncfeed.stages.steps import MakesArrays
 
 BOOT = """
 import sys
