@@ -30,6 +30,10 @@ log = logging.getLogger("asyncfeed")
 SWITCH = "ASYNCFEED_IO_URING"
 """The environment variable that turns the ring off, with the value 0."""
 
+MOST_RINGS = 16
+"""Number of threads of a reader that have a ring. The others read file by file. Each ring takes 3 file descriptors
+and up to 1.5 MB. Segments whose functions wait have up to 256 threads, of which few read at a time."""
+
 
 class UringReader(LocalReader):
     """Reads local files as a `LocalReader` does. Each thread that reads rows of small files has a ring.
@@ -91,7 +95,12 @@ class UringReader(LocalReader):
         if ring is not None:
             return ring if ring.usable else None
         is_main = threading.current_thread() is threading.main_thread()
-        if getattr(own, "tried", False) or (is_main and not self._on_main_thread) or refusal():
+        if (
+            len(self._rings) >= MOST_RINGS
+            or getattr(own, "tried", False)
+            or (is_main and not self._on_main_thread)
+            or refusal()
+        ):
             return None
         own.tried = True
         try:

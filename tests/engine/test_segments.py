@@ -336,6 +336,34 @@ def test_a_stop_waits_for_no_more_in_processes(tmp_path: Path) -> None:
     assert after <= before + 20
 
 
+@pytest.mark.parametrize("size", [0, 8], ids=["items", "batches"])
+def test_what_is_made_between_two_functions_counts(size: int) -> None:
+    """Each thread has 20 MB between two functions. What comes out has a kilobyte."""
+    lock = threading.Lock()
+    now = most = 0
+
+    def grow(number: int) -> Any:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        return np.empty(20 << 20, np.uint8)
+
+    def shrink(array: Any) -> Any:
+        nonlocal now
+        time.sleep(0.005)
+        with lock:
+            now -= 1
+        return array[:1000].copy()
+
+    pipeline = af.items(range(80)).map(grow).map(shrink)
+    pipeline = pipeline.batch(size) if size else pipeline
+    with pipeline.open(memory_limit=64 << 20) as feed:
+        assert sum(1 for _ in feed) == (10 if size else 80)
+        assert feed.stats().memory_peak <= 84 << 20
+    assert most <= 4
+
+
 def test_a_stop_iteration_of_a_function_is_its_error() -> None:
     def ends(number: int) -> int:
         return next(iter(())) if number == 5 else number

@@ -88,12 +88,14 @@ class ThreadCalls(Calls):
         """The groups of one list each that has members for any worker, in the order of the stream."""
         self._shares = work.kind == "thread" and work.members > 0
         """Whether items are lists whose members threads can share."""
-        self._members = 0.0
+        self._members = 0
         """Number of members for which the functions were called."""
         self._measuring: set[int] = set()
         """The numbers of the groups whose items are being measured."""
         self._was_slow = False
         """Whether items were slow when the range of threads was last set."""
+        self._first = 1
+        """Number of threads that the search began with."""
         self._quick = self._dispatch.quick_threads
         """Number of threads for items that are quick, at that time."""
         if self._auto:
@@ -135,8 +137,10 @@ class ThreadCalls(Calls):
         """Have the functions called for members of lists. Other workers may help with a list, or finish it."""
         if not group.lists:
             group.lists = list(map(Gathering, group.items))
-        taken = [each.take(self._dispatch.members) for each in group.lists]
-        self._members += sum(len(each.values) for each in taken)
+        size = self._dispatch.members
+        taken = [each.take(size, reads=self._dispatch.reads) for each in group.lists]
+        begun = sum(size.share(len(each.values)) for each in taken)
+        self._members += begun
         alone = len(group.lists) == 1
         self._share(group, on=alone and self.operator.pool.limit > 1)
         if self._begun and self.operator.pool.wants_notice:
@@ -150,7 +154,7 @@ class ThreadCalls(Calls):
             uncalled = [rest, *([each] for each in taken[done + 1 :])]
             for each, members in zip(group.lists[done:], uncalled, strict=True):
                 each.put_back(members)
-                self._members -= sum(len(some.values) for some in members)
+        self._members += outcomes.called - begun
         if done or not (alone or outcomes.amount):
             self._share(group, on=False)
             self._store_outcomes(group, outcomes)
@@ -188,7 +192,7 @@ class ThreadCalls(Calls):
     def _count_begun(self) -> int:
         """Return how many items were begun, which tells the tuner the rate. Of lists the members count."""
         if self._shares:
-            self.operator.begun = round(self._members)
+            self.operator.begun = self._members
             return self.operator.begun
         return self.operator.begun + (0 if self._current is None else self._current.taken)
 
@@ -196,7 +200,7 @@ class ThreadCalls(Calls):
         """Make the next entry with untaken items the current one."""
         super()._advance()
         if self._shares:
-            self.operator.begun = round(self._members)
+            self.operator.begun = self._members
 
     async def _call_group(self, group: Group, items: list[Any], *, on_loop: bool = False) -> Outcomes:
         """Have the function called for a group. There are fewer outcomes than items if the group ended early."""
@@ -294,7 +298,12 @@ class ThreadCalls(Calls):
         slow, quick = dispatch.slow, dispatch.quick_threads
         most = min(self.most, dispatch.max_threads) if slow else quick
         anew = slow is not self._was_slow or (quick != self._quick and not slow)
-        self.operator.pool.set_range(dispatch.first_threads, most, anew=anew)
+        first = dispatch.first_threads
+        if slow and first >= 2 * self._first and first > self.operator.pool.limit:
+            anew = True  # the first groups computed more than those behind them, as when a library is first used
+        if anew:
+            self._first = first
+        self.operator.pool.set_range(first, most, anew=anew)
         self._was_slow, self._quick = slow, quick
 
     def _next_group(self) -> Group | None:

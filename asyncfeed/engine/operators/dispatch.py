@@ -87,6 +87,11 @@ class ThreadDispatch:
         """Bytes that the functions of a chain need for a member at most."""
         return 0 if self._chain is None else self._chain.peak.nbytes
 
+    @property
+    def reads(self) -> bool:
+        """Whether the files of a list are read together."""
+        return self._chain is not None and self._chain.read is not None
+
     def list_bytes(self, gathering: Gathering) -> int:
         """Return how many bytes a list needs at most while a batch is made of it, as far as that is known."""
         assert self._chain is not None
@@ -148,12 +153,16 @@ class ThreadDispatch:
             return outcomes
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
         self._in_kernel = waits is Waits.KERNEL
+        read_wall, read_cpu = wall, cpu
+        if self._chain is not None:
+            read_wall, read_cpu = outcomes.read_seconds, outcomes.read_cpu
         lost = 0.0
+        # Threads that compete for the GIL wait for each other. This time says nothing about the item.
+        took = max(cpu, wall - others * cpu)
+        # The functions of a chain may wait for anything, whatever the reader has waited for.
+        called = max(cpu - read_cpu, wall - read_wall - others * (cpu - read_cpu))
         if self._in_kernel or waits is Waits.NONE:
-            took, lost = cpu, max(0.0, wall - cpu)
-        else:
-            # Threads that compete for the GIL wait for each other. This time says nothing about the item.
-            took = max(cpu, wall - others * cpu)
+            took, lost = read_cpu + called, max(0.0, read_wall - read_cpu)
         self._lost_seconds += 0.25 * (lost - self._lost_seconds)
         ratio = took / max(cpu, 1e-6)
         if self._wait_ratio is None:
@@ -163,7 +172,7 @@ class ThreadDispatch:
             self._wait_ratio += 0.25 * (ratio - self._wait_ratio)
         together = waits is Waits.TOGETHER
         self._learn(
-            (cpu if together else took) / amount,
+            (read_cpu + called if together else took) / amount,
             max(cpu, took / WAITED_FACTOR) / amount,
             surely_slow=together,
         )
@@ -199,12 +208,15 @@ class ThreadDispatch:
             return threads.ending or perf_counter() > deadline
 
         outcomes = Outcomes()
-        called = 0
+        only_read = self.slow and self._shares  # so that other threads get the members at once
         for (gathering, members), place in zip(lists, places, strict=True):
-            count, outcomes.rest, over = gathering.call(members, chain, place, late)
-            outcomes.amount += count / gathering.count
-            called += count
-            if not over:
+            did = gathering.call(members, chain, place, late, only_read=only_read)
+            outcomes.rest = did.rest
+            outcomes.amount += did.called / gathering.count
+            outcomes.read_seconds += did.read_seconds
+            outcomes.read_cpu += did.read_cpu
+            outcomes.called += did.called
+            if not did.over:
                 break
             try:
                 result = gathering.batch(chain, place)
@@ -224,7 +236,9 @@ class ThreadDispatch:
             if room < 0 or late():
                 break
         self._was_heavy = self.room - room > HEAVY_FACTOR * GROUP_BYTES
-        self.members.learn((perf_counter() - began) / called, self._size_factor * GROUP_SECONDS)
+        if outcomes.called:
+            seconds = (perf_counter() - began) / outcomes.called
+            self.members.learn(seconds, self._size_factor * GROUP_SECONDS)
         return outcomes
 
     def call(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:

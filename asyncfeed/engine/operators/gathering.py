@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Lock
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 from asyncfeed.engine.limits.group_size import GroupSize
@@ -36,6 +37,20 @@ class Members(NamedTuple):
             return self, []
         rest = Members(self.start + count, self.values[count:], self.first)
         return Members(self.start, self.values[:count], self.first), [rest]
+
+
+class Called(NamedTuple):
+    """What a call for some members has done."""
+
+    called: int
+    """Number of members for which the functions were called."""
+    rest: list[Members]
+    """The other members."""
+    over: bool
+    """Whether all members of the list are done now, and this call has done the last one."""
+    read_seconds: float
+    read_cpu: float
+    """The time in which files were read, by the clock and by that of the processor."""
 
 
 class Gathering:
@@ -77,9 +92,11 @@ class Gathering:
         """Whether members that are needed wait for a thread."""
         return bool(self._untaken) and self._untaken[0].start < self._needed
 
-    def take(self, size: GroupSize) -> Members:
-        """Take the members that a thread calls next."""
-        some, rest = self._untaken[0].cut(size.share(len(self._untaken[0].values)))
+    def take(self, size: GroupSize, *, reads: bool) -> Members:
+        """Take the members that a thread calls next. If it `reads` before, it takes all that can be read."""
+        first = self._untaken[0]
+        whole = reads and first.first == UNREAD
+        some, rest = first.cut(len(first.values) if whole else size.share(len(first.values)))
         self._untaken[:1] = rest
         return some
 
@@ -90,15 +107,23 @@ class Gathering:
     # -- on threads
 
     def call(
-        self, members: Members, chain: Chain, place: Place, late: Callable[[], bool]
-    ) -> tuple[int, list[Members], bool]:
+        self, members: Members, chain: Chain, place: Place, late: Callable[[], bool], *, only_read: bool
+    ) -> Called:
         """Call the functions for members until it is late, but for one of them at least.
 
-        Return for how many, the other members, and whether all members of the list are done now.
+        Files are read together before. If `only_read`, that is all.
         """
         read, first = members.values, members.first
-        if first == UNREAD:
+        seconds = cpu = 0.0
+        if first == UNREAD and chain.read is not None:
+            seconds, cpu = perf_counter(), thread_time()
             read, first = chain.read_some(members.values)
+            seconds, cpu = perf_counter() - seconds, thread_time() - cpu
+            self.read_bytes = max(self.read_bytes, len(read) * size_of(read[0]))
+            if only_read:
+                rest = [Members(members.start, read, max(first, 0)), *members.cut(len(read))[1]]
+                return Called(0, rest, over=False, read_seconds=seconds, read_cpu=cpu)
+        first = max(first, 0)
         count, bad = 0, None
         for value in read:
             number = members.start + count
@@ -109,12 +134,10 @@ class Gathering:
             count += 1
             if bad is not None or late():
                 break
-        if members.first == UNREAD and read is not members.values:
-            self.read_bytes = max(self.read_bytes, len(read) * size_of(read[0]))
         rest = Members(members.start, read, first).cut(count)[1] + members.cut(len(read))[1]
         if bad is not None:
             rest = []
-        return count, rest, self._note(members.start, count, bad)
+        return Called(count, rest, self._note(members.start, count, bad), seconds, cpu)
 
     def batch(self, chain: Chain, place: Place) -> Any:
         """Return the batch, or `NoBatch`. Whoever has finished the last member calls this.
