@@ -15,6 +15,7 @@ from asyncfeed.sizes import Size
 from asyncfeed.stages.base import Node
 from asyncfeed.stages.cache import MEMORY, Cache
 from asyncfeed.stages.enumerate import Enumerate
+from asyncfeed.stages.in_processes import in_processes
 from asyncfeed.stages.prefetch import Prefetch
 from asyncfeed.stages.repeat import Repeat
 from asyncfeed.stages.scan import Scan
@@ -283,6 +284,28 @@ class Pipeline(Outputs, Calling[T_co]):
             [0, 1, 2]
         """
         return self.then(Prefetch(count))
+
+    def in_processes(self, count: int | None = None) -> Pipeline[T_co]:
+        """Call the sync functions of `load` and `map` before it in worker processes: `on="process"` for each.
+
+        Stages behind each other are called together. So a process reads the files, calls the functions and stacks
+        the batch, and only whole batches come back, in shared memory. It is for functions that hold the GIL.
+
+        Args:
+            count: Number of processes for each run of such stages. None is one for each core, or the
+                `concurrency` of a stage.
+
+        Raises:
+            PipelineError: No such stage is before it, a function cannot be sent to another process, or files are
+                of an object store.
+
+        Example:
+            >>> import asyncfeed as af
+            >>> import math
+            >>> af.items([1, 4, 9]).map(math.sqrt).batch(3).in_processes(1)
+            items([1, 4, 9]).map(sqrt, concurrency=1, on='process').batch(3)
+        """
+        return Pipeline(self.source, tuple(in_processes(self.stages, count)))
 
     # -- keeping
 

@@ -21,7 +21,7 @@ threadsafe threadsafe_generator
 """.split()
 
 METHODS = """
-apply arrays batch bucket cache class_names concat enqueue enumerate epochs explain filter flat_map indexed
+apply arrays batch bucket cache class_names concat enqueue enumerate epochs explain filter flat_map in_processes indexed
 interleave load map map_batches open pack pad prefetch rebatch repeat scan shard shuffle size skip source split stages
 take then to_jax to_keras to_queue_runner to_shards to_tf to_torch to_torch_dataset unbatch using window
 """.split()

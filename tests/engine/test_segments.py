@@ -103,6 +103,21 @@ def test_explain_and_stats_show_a_segment_as_one() -> None:
         assert feed.stats().concurrency == (("map(double).map(following).batch(4)", 1),)
 
 
+def test_one_call_moves_a_pipeline_to_processes() -> None:
+    pipeline = NUMBERS.map(in_worker.double).map(later).map(in_worker.number_and_noise, rng=True).batch(4)
+    moved = pipeline.in_processes(2)
+    assert names(moved) == [
+        "map(double, concurrency=2, on='process')",
+        "map(later)",
+        "map(number_and_noise, concurrency=2, rng=True, on='process').batch(4)",
+    ]
+    assert [batch.tolist() for batch in moved] == [batch.tolist() for batch in pipeline]
+    with pytest.raises(af.PipelineError, match="no load or map with a sync function is before it"):
+        NUMBERS.filter(bool).in_processes()
+    with pytest.raises(af.PipelineError, match="count must be at least 1"):
+        NUMBERS.map(double).in_processes(0)
+
+
 # -- they deliver the same
 
 
