@@ -64,6 +64,7 @@ class Fetch(Node):
                 fetch_async if reading.awaits else fetch,
                 "async" if reading.awaits else "thread",
                 many=self._fetch_many if reading.together and not reading.awaits else None,
+                read=self._read if reading.together and not reading.awaits else None,
                 concurrency=reading.concurrency,
                 skip=skip_of(reading.on_error, reading.skip_limit),
             )
@@ -84,7 +85,11 @@ class Fetch(Node):
 
         return fetch
 
-    def _fetch_many(self, numbers: list[int]) -> list[Any]:
+    def _read(self, numbers: Sequence[int]) -> tuple[list[Any], int]:
+        """Read the items of many numbers for a chain, whose first function this is."""
+        return self._fetch_many(numbers), 1
+
+    def _fetch_many(self, numbers: Sequence[int]) -> list[Any]:
         """Read the items of many numbers, with one call for all that follow each other in an epoch."""
         count = len(self.upstream)
         found: list[Any] = []

@@ -49,8 +49,9 @@ class Segment(Node):
 
     @property
     def reads_rows(self) -> bool:  # type: ignore[override]
-        """Whether local files are read together."""
-        return self.batch is not None and isinstance(self.nodes[0], Load)
+        """Whether local files are read into rows."""
+        first = self.nodes[0]
+        return self.batch is not None and isinstance(first, Load) and first.fuses
 
     @property
     def hidden(self) -> bool:  # type: ignore[override]
@@ -73,7 +74,8 @@ class Segment(Node):
 
     def over(self, files: FileList) -> Segment | None:
         """Return this stage as it takes the numbers of files, if it reads them together."""
-        return replace(self, files=files) if self.reads_rows else None
+        reads = self.batch is not None and isinstance(self.nodes[0], Load)
+        return replace(self, files=files) if reads else None
 
     def gathers(self) -> int:
         """Return how many samples make a batch."""
@@ -106,6 +108,8 @@ def joined(stages: Sequence[Node]) -> list[Node]:
 
     def close() -> None:
         nonlocal like
+        if run and not isinstance(run[-1], Batch) and _reads_many(run[0]):
+            out.append(run.pop(0))  # it reads many items with one call, and a chain for single items does not
         if len(run) > 1:
             out.append(Segment(tuple(run)))
         else:
@@ -143,6 +147,12 @@ def _joins(node: Node) -> Work | None:
         return None
     plain = work.shape == "map" and work.ordered and not work.carries and work.inline is None
     return work if plain and work.kind != "async" and work.skip is None and work.policy is None else None
+
+
+def _reads_many(node: Node) -> bool:
+    """Return whether a stage has a faster way for many items."""
+    step = node.steps()[-1]
+    return isinstance(step, Work) and step.many is not None
 
 
 def _takes(batch: Batch, like: Work) -> bool:

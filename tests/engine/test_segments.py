@@ -260,6 +260,35 @@ def test_a_function_may_change_its_input_in_place(tmp_path: Path) -> None:
     assert all((batch == 2).all() for batch in pipeline)
 
 
+class Together:
+    """A dataset that reads many items with one call."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, number: int) -> int:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: list[int]) -> list[int]:
+        self.asked.append(len(numbers))
+        return numbers
+
+
+def test_a_dataset_is_still_asked_for_many_items_at_once() -> None:
+    dataset = Together()
+    batches = list(af.items(dataset, concurrency="auto").map(double).batch(16))
+    assert [batch.tolist() for batch in batches] == [
+        list(range(2 * at, 2 * at + 32, 2)) for at in range(0, 64, 16)
+    ]
+    assert max(dataset.asked) == 16
+    dataset.asked.clear()
+    assert list(af.items(dataset).map(double)) == list(range(0, 128, 2))
+    assert max(dataset.asked) > 1
+
+
 # -- threads
 
 

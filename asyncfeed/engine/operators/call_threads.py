@@ -6,6 +6,7 @@ If the function runs in processes, the thread sends the group on to a worker pro
 from __future__ import annotations
 
 import asyncio
+import sys
 from bisect import insort
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -115,7 +116,7 @@ class ThreadCalls(Calls):
         while True:
             # A worker that gave items back takes them again before it parks, even if there are too many workers:
             # all other workers may be waiting for room, and only the results of these items free it.
-            left = self._given_back or self._begun
+            left = self._given_back or any(not each.workers for each in self._begun)
             group = None if pool.working > pool.capacity and not left else self._next_group()
             if group is None:
                 await pool.park()
@@ -308,8 +309,10 @@ class ThreadCalls(Calls):
 
     def _next_group(self) -> Group | None:
         """Take the items of the next group, first those that were begun. Return None if there are none."""
-        if self._begun and self._may_help(self._begun[0]):
-            return self._begun[0]
+        earliest = self._given_back[0].number if self._given_back else sys.maxsize
+        for begun in self._begun:
+            if begun.number < earliest and self._may_help(begun):
+                return begun
         if self._given_back:
             group = self._given_back.pop(0)
             costs = group.entry.costs[group.start :]
