@@ -78,6 +78,9 @@ fast as one on two cores. More were not measured on more cores."""
 HEAVY_FACTOR: Final = 2
 """Groups of so many times `GROUP_BYTES` are read by one such thread. Padded files of 3 to 32 KB came no faster
 with two, which held 10 MB more."""
+READ_SHARE: Final = 0.75
+"""Share of the time of a segment that reading must take, so that a second thread reads at the same time. With a
+function of 20 us between `load` and `batch`, samples of 4 KB came 1.4 times as fast from one thread."""
 SECOND_THREAD_SECONDS: Final = 50e-6
 """A stage gets a second thread if a sample computes for longer than this. With shorter samples the threads only
 compete for the GIL: 4 KB files in batches give 138,000 per second with one thread, and 41,000 with eight."""

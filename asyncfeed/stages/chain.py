@@ -99,6 +99,11 @@ class Chain(MakesArrays):
     _plain: set[type] = field(default_factory=set, compare=False)
     """Types of results that are known to be no awaitables."""
     peak: Peak = field(default_factory=Peak, compare=False)
+    placed: bool = field(init=False, compare=False)
+    """Whether a function takes the place of its item."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "placed", any(call.placed for call in self.calls))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Chain, (self.calls, self.batch, self.read)
@@ -117,11 +122,6 @@ class Chain(MakesArrays):
     def fn(self) -> Callable[..., Any]:
         """The last function, by which processes know the chain."""
         return self.calls[-1].fn
-
-    @property
-    def placed(self) -> bool:
-        """Whether a function takes the place of its item."""
-        return any(call.placed for call in self.calls)
 
     def __call__(self, item: Any, place: Place | None = None) -> Any:
         """Return the result of an item, or the batch of a list of items."""

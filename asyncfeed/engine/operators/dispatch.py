@@ -19,6 +19,7 @@ from asyncfeed.engine.constants import (
     KERNEL_THREADS,
     LATE_FACTOR,
     MANY_FACTOR,
+    READ_SHARE,
     SECOND_THREAD_SECONDS,
     SURE_FACTOR,
     WAITED_FACTOR,
@@ -73,6 +74,8 @@ class ThreadDispatch:
         """Time of an item divided by its CPU time. None before the first group."""
         self._lost_seconds = 0.0
         """How long a group waits for the GIL or for a core. It is known of groups that wait for nothing else."""
+        self._read_share = 1.0
+        """The share of its time in which a group reads. The rest calls functions of a chain."""
         self._in_kernel = False
         """Whether the last group was read by the kernel, without the GIL."""
         self._in_turn = work.concurrency == 1 and work.inline is None
@@ -116,8 +119,13 @@ class ThreadDispatch:
         """Number of threads for items that are quick. One, if they compete for the GIL."""
         if self._in_parallel:
             return self._cores
-        helps = self._in_kernel and not self._crowded and not self._was_heavy
+        helps = self._in_kernel and self._reads and not self._crowded and not self._was_heavy
         return min(self._cores, KERNEL_THREADS) if helps else 1
+
+    @property
+    def _reads(self) -> bool:
+        """Whether reading takes most of the time. Functions compete for the GIL."""
+        return self._read_share > READ_SHARE
 
     @property
     def _crowded(self) -> bool:
@@ -156,6 +164,7 @@ class ThreadDispatch:
         read_wall, read_cpu = wall, cpu
         if self._chain is not None:
             read_wall, read_cpu = outcomes.read_seconds, outcomes.read_cpu
+            self._read_share += 0.25 * (read_wall / max(wall, 1e-9) - self._read_share)
         lost = 0.0
         # Threads that compete for the GIL wait for each other. This time says nothing about the item.
         took = max(cpu, wall - others * cpu)
