@@ -74,10 +74,8 @@ class ThreadDispatch:
         """Time of an item divided by its CPU time. None before the first group."""
         self._lost_seconds = 0.0
         """How long a group waits for the GIL or for a core. It is known of groups that wait for nothing else."""
-        self._read_share = 1.0
-        """The share of its time in which a group reads. The rest calls functions of a chain."""
-        self._in_kernel = False
-        """Whether the last group was read by the kernel, without the GIL."""
+        self._kernel_share = 0.0
+        """The share of the time of a group in which the kernel reads, without the GIL. Functions hold it."""
         self._in_turn = work.concurrency == 1 and work.inline is None
         """Whether items are called in their order."""
         self._turn = 0
@@ -119,13 +117,8 @@ class ThreadDispatch:
         """Number of threads for items that are quick. One, if they compete for the GIL."""
         if self._in_parallel:
             return self._cores
-        helps = self._in_kernel and self._reads and not self._crowded and not self._was_heavy
+        helps = self._kernel_share > READ_SHARE and not self._crowded and not self._was_heavy
         return min(self._cores, KERNEL_THREADS) if helps else 1
-
-    @property
-    def _reads(self) -> bool:
-        """Whether reading takes most of the time. Functions compete for the GIL."""
-        return self._read_share > READ_SHARE
 
     @property
     def _crowded(self) -> bool:
@@ -160,17 +153,17 @@ class ThreadDispatch:
         if not amount:
             return outcomes
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
-        self._in_kernel = waits is Waits.KERNEL
         read_wall, read_cpu = wall, cpu
         if self._chain is not None:
             read_wall, read_cpu = outcomes.read_seconds, outcomes.read_cpu
-            self._read_share += 0.25 * (read_wall / max(wall, 1e-9) - self._read_share)
         lost = 0.0
         # Threads that compete for the GIL wait for each other. This time says nothing about the item.
         took = max(cpu, wall - others * cpu)
         # The functions of a chain may wait for anything, whatever the reader has waited for.
         called = max(cpu - read_cpu, wall - read_wall - others * (cpu - read_cpu))
-        if self._in_kernel or waits is Waits.NONE:
+        share = read_wall / max(wall, 1e-9) if waits is Waits.KERNEL else 0.0
+        self._kernel_share = share if self._chain is None else 0.75 * self._kernel_share + 0.25 * share
+        if waits in (Waits.KERNEL, Waits.NONE):
             took, lost = read_cpu + called, max(0.0, read_wall - read_cpu)
         self._lost_seconds += 0.25 * (lost - self._lost_seconds)
         ratio = took / max(cpu, 1e-6)
