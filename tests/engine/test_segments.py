@@ -305,6 +305,28 @@ def test_functions_of_one_batch_may_wait_for_each_other() -> None:
     assert [batch.tolist() for batch in batches] == [list(range(8)), list(range(8, 16))]
 
 
+def test_functions_that_wait_get_threads_whatever_reads_their_files(tmp_path: Path) -> None:
+    """Eight of them run at a time at some moment, though the kernel reads the files for one thread."""
+    for number in range(64):
+        np.save(tmp_path / f"{number:02}", np.arange(4))
+    lock = threading.Lock()
+    now = most = 0
+
+    def waits(row: Any) -> Any:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.02)
+        with lock:
+            now -= 1
+        return row
+
+    files = af.files(f"{tmp_path}/*.npy").repeat(3)
+    assert sum(len(batch) for batch in files.load(af.npy).map(waits).batch(32)) == 192
+    assert most >= 8
+
+
 def test_a_slow_member_holds_no_other_member_up() -> None:
     """It waits here until all others were called, also those of its own batch."""
     called = threading.Semaphore(0)
@@ -416,6 +438,12 @@ def test_a_stop_iteration_of_a_function_is_its_error() -> None:
         assert next(feed).tolist() == [0, 1, 2]
         with pytest.raises(RuntimeError, match=r"map\(ends\) raised StopIteration"):
             next(feed)
+
+
+def test_the_earliest_item_is_reported_also_of_a_batch_that_is_never_full(seed: int) -> None:
+    """The stream fails before the batch is full, or its last batch is dropped."""
+    assert outcome(NUMBERS.map(Fails(1), concurrency=1).map(Fails(0)).batch(4), seed, None).where[:1] == ("0",)
+    assert outcome(NUMBERS.map(Fails(38)).batch(16, drop_remainder=True), seed, None).where[:1] == ("38",)
 
 
 def test_the_earliest_item_is_reported_whatever_its_stage(seed: int) -> None:
