@@ -292,8 +292,9 @@ def test_a_dataset_is_still_asked_for_many_items_at_once() -> None:
 # -- threads
 
 
-def test_functions_of_one_batch_may_wait_for_each_other() -> None:
-    """As many as were asked for run at a time, also of one batch."""
+@pytest.mark.parametrize("size", [4, 8])
+def test_functions_of_one_batch_may_wait_for_each_other(size: int) -> None:
+    """As many as were asked for run at a time, also of one batch, and if there is no other."""
     together = threading.Barrier(4)
 
     def meets(number: int) -> int:
@@ -301,8 +302,9 @@ def test_functions_of_one_batch_may_wait_for_each_other() -> None:
         together.wait(timeout=20)
         return number
 
-    batches = list(af.items(range(16)).map(meets, concurrency=4).batch(8))
-    assert [batch.tolist() for batch in batches] == [list(range(8)), list(range(8, 16))]
+    count = 16 if size == 8 else 4
+    batches = list(af.items(range(count)).map(meets, concurrency=4).batch(size))
+    assert np.concatenate(batches).tolist() == list(range(count))
 
 
 def test_functions_that_wait_get_threads_whatever_reads_their_files(tmp_path: Path) -> None:
@@ -444,6 +446,17 @@ def test_the_earliest_item_is_reported_also_of_a_batch_that_is_never_full(seed: 
     """The stream fails before the batch is full, or its last batch is dropped."""
     assert outcome(NUMBERS.map(Fails(1), concurrency=1).map(Fails(0)).batch(4), seed, None).where[:1] == ("0",)
     assert outcome(NUMBERS.map(Fails(38)).batch(16, drop_remainder=True), seed, None).where[:1] == ("38",)
+
+
+def test_the_earliest_item_of_a_batch_is_reported_though_it_fails_last() -> None:
+    def fails(number: int) -> int:
+        time.sleep(0.05 if number == 1 else 0.003)
+        if number in (1, 3):
+            raise Oops(number)
+        return number
+
+    with pytest.raises(Oops, match="1"):
+        list(af.items(range(8)).map(fails, concurrency=4).batch(8))
 
 
 def test_the_earliest_item_is_reported_whatever_its_stage(seed: int) -> None:
