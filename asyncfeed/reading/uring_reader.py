@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
@@ -50,6 +51,7 @@ class UringReader(LocalReader):
         self._on_main_thread = on_main_thread
         self._of_thread = threading.local()
         self._rings: list[Ring] = []
+        self._closed = False
 
     def _read_small(
         self, files: Sequence[File], columns: Columns, sizes: Sequence[Numbers], totals: Numbers
@@ -96,7 +98,8 @@ class UringReader(LocalReader):
             return ring if ring.usable else None
         is_main = threading.current_thread() is threading.main_thread()
         if (
-            len(self._rings) >= MOST_RINGS
+            self._closed
+            or len(self._rings) >= MOST_RINGS
             or getattr(own, "tried", False)
             or (is_main and not self._on_main_thread)
             or refusal()
@@ -108,6 +111,9 @@ class UringReader(LocalReader):
         except OSError:  # too many open files or too little memory, now
             return None
         self._rings.append(ring)
+        if self._closed:  # by a run whose loop was closed, which waits for no thread
+            self.close()
+            return None
         return ring
 
     @property
@@ -116,9 +122,11 @@ class UringReader(LocalReader):
         return bool(self._rings)
 
     def close(self) -> None:
-        """Close the rings."""
-        while self._rings:
-            self._rings.pop().close()
+        """Close the rings. A thread that makes one meanwhile closes it."""
+        self._closed = True
+        with suppress(IndexError):  # another thread has closed the last
+            while self._rings:
+                self._rings.pop().close()
 
 
 def _listed(files: Sequence[File]) -> tuple[Bytes, Numbers, Numbers]:

@@ -711,3 +711,28 @@ def test_many_files_with_faults_and_runs_that_are_left(tmp_path: Path) -> None:
             pipeline = af.files(f"{tmp_path}/*.npy").shuffle(seed=read).load(af.npy).batch(8).repeat(50)
     assert failed
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@needs_ring
+def test_a_ring_that_is_made_while_the_reader_closes_is_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose loop was closed closes its readers, and waits for no thread."""
+    files = [File(str(folder / "whole"), SIZE)] * 10
+    made = uring_reader.Ring
+
+    def read() -> list[Any]:
+        reader = UringReader()
+
+        def late(*args: Any) -> Any:
+            found = made(*args)
+            reader.close()
+            return found
+
+        monkeypatch.setattr(uring_reader, "Ring", late)
+        with no_leaks():
+            found = read_with(reader, files)
+            assert not reader.closes
+        return found
+
+    assert in_thread(read) == [(folder / "whole").read_bytes()] * 10
