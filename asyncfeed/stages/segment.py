@@ -67,14 +67,18 @@ class Segment(Node):
             return [*of_nodes[0][:-1], _each(self, works)]
         make = None if self.files is None else partial(FileSpan, self.files)
         work = _batches(self, works)
-        group = Group(batch.size, batch.drop_remainder, make, sends_unfinished=isinstance(work.fn, Chain))
-        if isinstance(first, Load) and first.on_loop:
-            return [group, first.read_on_loop(batch.size), work]
-        return [group, work]
+        chained = isinstance(work.fn, Chain)
+        group = Group(batch.size, batch.drop_remainder, make, sends_unfinished=chained)
+        if not (isinstance(first, Load) and first.on_loop):
+            return [group, work]
+        if chained:  # each object is read for itself: a list of large ones would be too much at a time
+            return [first.read_on_loop(), group, work]
+        return [group, first.read_on_loop(batch.size), work]
 
     def over(self, files: FileList) -> Segment | None:
         """Return this stage as it takes the numbers of files, if it reads them together."""
-        reads = self.batch is not None and isinstance(self.nodes[0], Load)
+        first = self.nodes[0]
+        reads = self.batch is not None and isinstance(first, Load) and not first.on_loop
         return replace(self, files=files) if reads else None
 
     def gathers(self) -> int:

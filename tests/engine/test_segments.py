@@ -17,6 +17,7 @@ from asyncfeed.testing import run_virtual
 from tests.engine import in_worker
 from tests.engine.failing import Oops
 from tests.engine.inside import CHUNK, LATE, as_run, chunks_of, groups_that_end_after, stages_apart
+from tests.reading.readers import SlowStore
 from tests.searching import searched
 
 
@@ -230,6 +231,17 @@ def test_files_are_the_same_whether_they_are_read_together_or_not(
         expected = [batch.tolist() for batch in pipeline.batch(8)]
     assert [batch.tolist() for batch in pipeline.batch(8)] == expected
     assert [number for batch in expected for number in batch] == [int(number) for number in pipeline]
+
+
+def test_objects_of_a_store_are_read_on_the_loop_before_their_functions(seed: int) -> None:
+    contents = {f"{number:02}": b"%d" % number for number in range(40)}
+    pipeline = af.items(SlowStore(contents).files()).load(int).map(double).batch(8)
+    assert "calls on the loop" in pipeline.explain()
+    with stages_apart():
+        expected = outcome(pipeline, seed, None)
+    for limit in (None, 1, 5000):
+        assert outcome(pipeline, seed, limit) == expected
+    assert np.concatenate(expected.batches).tolist() == list(range(0, 80, 2))
 
 
 def test_a_file_that_cannot_be_read_is_reported_as_if_it_was_read_alone(tmp_path: Path) -> None:
