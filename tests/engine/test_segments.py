@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -235,7 +236,11 @@ def test_files_are_the_same_whether_they_are_read_together_or_not(
 
 def test_objects_of_a_store_are_read_on_the_loop_before_their_functions(seed: int) -> None:
     contents = {f"{number:02}": b"%d" % number for number in range(40)}
-    pipeline = af.items(SlowStore(contents).files()).load(int).map(double).batch(8)
+    store = SlowStore(contents)
+    store.reads_on_loop = True  # type: ignore[misc]
+    alone = af.items(store.files()).load(int)
+    on_loop = af.Pipeline(alone.source, (replace(alone.stages[0], on_loop=True),))
+    pipeline: af.Pipeline[Any] = on_loop.map(double).batch(8)
     assert "calls on the loop" in pipeline.explain()
     with stages_apart():
         expected = outcome(pipeline, seed, None)
