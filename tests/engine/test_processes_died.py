@@ -246,6 +246,11 @@ RUNS: dict[str, Callable[[Any, Path, str], af.Pipeline[Any]]] = {
     "batches": lambda numbers, at, on: (
         numbers.map(lambda n: af.File(f"{at}/{n % 50}.npy")).load(af.npy, on=on, concurrency=2).batch(4)
     ),
+    "segments": lambda numbers, at, on: (
+        numbers.map(fns.takes_time, on=on, concurrency=2)
+        .map(fns.number_and_noise, rng=True, on=on, concurrency=2)
+        .batch(4)
+    ),
 }
 
 
@@ -272,7 +277,7 @@ def test_kills_at_any_moment_change_nothing(files: Path, kind: str) -> None:
     with no_leaks(), build(af.items(numbers), files, "process").open(memory_limit="32MB") as feed:
         for each in feed:
             got.append(digest(each))
-            count += len(each) if kind == "batches" else 1
+            count += len(each) if kind in ("batches", "segments") else 1
             all_came = count >= until and (kind != "unordered" or {x for _, x, _ in got} >= set(range(until)))
             running = sorted(fns.children() - before)
             if kills < KILLS and all_came and running and rng.random() < 0.1:
