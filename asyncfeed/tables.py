@@ -18,10 +18,11 @@ from typing import Any, ClassVar
 from asyncfeed.axes import Axes, Unknown
 from asyncfeed.errors import PipelineError
 from asyncfeed.formats.cells import as_bool
-from asyncfeed.numbered import Numbered
+from asyncfeed.numbered import Numbered, pick_from
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.reading.given import Pattern
 from asyncfeed.reading.keys import ObjectList
+from asyncfeed.reading.listing import FileList
 from asyncfeed.reading.manifest import Namer
 from asyncfeed.reading.objects import ObjectStore
 from asyncfeed.reading.remote import OPTIONS
@@ -65,7 +66,11 @@ class Table(Source):
         count = len(next(iter(columns.values())))
 
         def fetch(places: Sequence[int]) -> list[dict[str, Any]]:
-            return [{name: column[place] for name, column in columns.items()} for place in places]
+            picked = [
+                column.pick(places) if isinstance(column, FileList | ObjectList) else pick_from(column, places)
+                for column in columns.values()
+            ]
+            return [dict(zip(columns, row, strict=True)) for row in zip(*picked, strict=True)]
 
         def name(place: int) -> str:
             paths = [columns[each][place].path for each in self.files]

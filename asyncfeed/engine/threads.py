@@ -162,7 +162,7 @@ class Threads:
                 future.set_result(result)
             elif isinstance(error, StopIteration):
                 # A future accepts no StopIteration, as a coroutine raises none (PEP 479).
-                future.set_exception(_stop_iteration(error))
+                future.set_exception(stop_iteration(error))
             else:
                 future.set_exception(error)
         if self._pending == 0 and self._all_idle is not None and not self._all_idle.done():
@@ -236,7 +236,8 @@ def _next(limiter: CapacityLimiter) -> _Job | None:
     return None
 
 
-def _stop_iteration(error: StopIteration) -> RuntimeError:
+def stop_iteration(error: StopIteration) -> RuntimeError:
+    """Return the error that stands for a `StopIteration` of a function: a coroutine cannot raise that."""
     wrapped = RuntimeError("a function raised StopIteration")
     wrapped.__cause__ = error
     return wrapped

@@ -96,8 +96,13 @@ class Where:
         return f"{self._name(member)} at {path}" if path else self._name(member)
 
 
-def transpose(samples: Sequence[Tree], name: Name, made_by: object = None) -> tuple[list[Column], Spec]:
-    """Return the values of each leaf in all samples, and the common structure of the samples."""
+def transpose(
+    samples: Sequence[Tree], name: Name, made_by: object = None, known: frozenset[object] = LEAVES
+) -> tuple[list[Column], Spec]:
+    """Return the values of each leaf in all samples, and the common structure of the samples.
+
+    Types that are `known` to be leaves are not looked into.
+    """
     first = samples[0]
     kinds = set(map(type, samples))
     if type(None) in kinds:
@@ -107,7 +112,7 @@ def transpose(samples: Sequence[Tree], name: Name, made_by: object = None) -> tu
         if type(first) in LEAVES:
             return [samples], spec
         columns = _flat_columns(samples, first)
-        if columns is not None and all(LEAVES.issuperset(map(type, column)) for column in columns):
+        if columns is not None and all(known.issuperset(map(type, column)) for column in columns):
             return columns, spec
     rows = [leaves]
     for number, sample in enumerate(samples[1:], 1):

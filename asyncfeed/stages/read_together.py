@@ -19,11 +19,13 @@ from asyncfeed.stacking.pool import shared_pool
 from asyncfeed.stages.loading import Contents
 from asyncfeed.stages.read_archives import LaidOutRows
 from asyncfeed.stages.read_rows import HeadedRows, LayoutMismatch
-from asyncfeed.trees import flatten, unflatten
+from asyncfeed.trees import LEAVES, flatten, unflatten
 
 MOST_BYTES = 1 << 20
 """Bytes of files that are read with one call: 256 files of 4 KB. With more, files take memory long before they are
 needed. With fewer, there are more calls."""
+KNOWN = LEAVES | {File}
+"""Types of leaves that samples of files have most often."""
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class ReadTogether:
             return self._column(0, items, rows=rows), int(rows)
         if type(items[0]) is Contents:
             return items, 0  # the loop has read them
-        columns, spec = transpose(items, str)
+        columns, spec = transpose(items, str, known=KNOWN)
         first = len(items)
         read: list[Sequence[Any]] = []
         for number, column in enumerate(columns):

@@ -122,7 +122,8 @@ def groups_that_end_after(late: float, *, slow: bool = False) -> Iterator[None]:
     If `slow`, all items pass for slow ones, which several threads call.
     """
     with ExitStack() as patches:
-        patches.enter_context(mock.patch.object(dispatch, "LATE_FACTOR", late))
+        for module in (dispatch, expand):
+            patches.enter_context(mock.patch.object(module, "LATE_FACTOR", late))
         if slow:
             patches.enter_context(mock.patch.object(dispatch, "SECOND_THREAD_SECONDS", 0.0))
         yield
@@ -133,9 +134,17 @@ def group_clocks(wall: Callable[[], float], processor: Callable[[], float] | Non
     """Measure groups on threads by these clocks."""
     with (
         mock.patch.object(dispatch, "perf_counter", wall),
+        mock.patch.object(expand, "perf_counter", wall),
         mock.patch.object(dispatch, "thread_time", processor or dispatch.thread_time),
     ):
         yield
+
+
+@contextmanager
+def counted_jobs() -> Iterator[Callable[[], int]]:
+    """Give a function that returns how many jobs were handed to threads."""
+    with mock.patch.object(Threads, "submit", autospec=True, side_effect=Threads.submit) as submit:
+        yield lambda: int(submit.call_count)
 
 
 @contextmanager

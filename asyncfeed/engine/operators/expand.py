@@ -7,12 +7,23 @@ If an expansion holds enough children, its worker waits.
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Sequence
+from itertools import islice, zip_longest
+from operator import attrgetter
+from time import perf_counter
 from typing import Any
 
 from asyncfeed.engine.closing import IteratingAsync, complain
-from asyncfeed.engine.constants import CHUNK_ITEMS, FLAT_CALLS, FLAT_OPEN_ITEMS, GROUP_BYTES, GROUP_SECONDS
+from asyncfeed.engine.constants import (
+    CHUNK_ITEMS,
+    FLAT_CALLS,
+    FLAT_OPEN_ITEMS,
+    GROUP_BYTES,
+    GROUP_SECONDS,
+    LATE_FACTOR,
+)
 from asyncfeed.engine.epochs import EpochsEnded
 from asyncfeed.engine.limits.group_size import GroupSize
 from asyncfeed.engine.limits.weighing import Estimate
@@ -22,8 +33,13 @@ from asyncfeed.engine.operators.step import Gate
 from asyncfeed.engine.operators.threaded_iterator import ThreadedIterator
 from asyncfeed.engine.order.expansions import Expansion, Expansions, expansions_of
 from asyncfeed.engine.provenance import ItemPlace, is_own_cancellation, raise_if_cancelled
+from asyncfeed.engine.threads import stop_iteration
 from asyncfeed.stages.steps import Chunk
 from asyncfeed.trees import total_size
+
+_Made = tuple[Any, BaseException | None, int]
+"""What a call returned or raised, and what a short list of children weighs."""
+_number = attrgetter("number")
 
 
 class Expanding(Executor):
@@ -56,6 +72,11 @@ class Expanding(Executor):
         # One worker works alone until a child was weighed, or takes long. Children of unknown weight that are made
         # at the same time may be too many bytes.
         self._admission.holds_others = True
+        self._group = GroupSize()
+        """How many items are called together."""
+        self._groups = work.kind == "thread" and work.turns is None and work.inline is None
+        """Whether they are. In turns, an item that is called early would have to wait for its turn."""
+        self._taken_in = 0
 
     @property
     def unknown(self) -> bool:
@@ -68,9 +89,10 @@ class Expanding(Executor):
         for expansion in self.order:
             if expansion.boundary is not None:
                 ends.note(expansion.boundary)
-            elif expansion.gate is not None and self.operator.skips(ends):
+            elif expansion.has_item and self.operator.skips(ends):
                 expansion.unwanted = True
-                expansion.gate.open()
+                if expansion.gate is not None:
+                    expansion.gate.open()
 
     def drop(self) -> None:
         """Drop all items and children."""
@@ -87,11 +109,12 @@ class Expanding(Executor):
         item_bytes = chunk.nbytes // max(1, len(chunk.items))
         operator.budget.charge(item_bytes * len(chunk.items) - chunk.nbytes)
         for item, position in zip(chunk.items, chunk.positions, strict=True):
-            expansion = Expansion(item, position, item_bytes)
-            expansion.gate = Gate()
+            expansion = Expansion(item, position, item_bytes, self._taken_in)
+            self._taken_in += 1
             self.order.add(expansion)
             self._untaken.append(expansion)
-            operator.pool.wake_one()
+        if chunk.items:
+            operator.pool.wake_one()  # it wakes the next one
         if chunk.ends:
             self.order.add(Expansion.end(chunk.boundary, chunk.failure))
 
@@ -110,9 +133,7 @@ class Expanding(Executor):
             if not self._untaken or (admission.holds_others and self._open):
                 await pool.park()
                 continue
-            expansion = self._untaken.popleft()
-            expansion.begun = True
-            self._open.add(expansion)
+            expansion = self._take()
             if self._untaken and pool.wants_notice:
                 pool.wake_one()
             try:
@@ -127,18 +148,30 @@ class Expanding(Executor):
                 expansion.failure = operator.provenance.failure(
                     error, operator.name, expansion.position, expansion.item
                 )
-            expansion.item = None
-            expansion.done = True
-            self._open.discard(expansion)
-            if expansion.part is not None and expansion.part.admitted:
-                admission.settle(expansion.part, 0)
-            admission.allow_others()
-            if expansion.charged:
-                operator.budget.charge(-expansion.charged)
-                expansion.charged = 0
-            if operator.send_gate.waiting:
-                operator.send_gate.open()
+            self._close(expansion)
             del expansion
+
+    def _take(self) -> Expansion:
+        """Take the first item that no worker has taken."""
+        expansion = self._untaken.popleft()
+        expansion.begun = True
+        self._open.add(expansion)
+        return expansion
+
+    def _close(self, expansion: Expansion) -> None:
+        """Note that all children of an item were made, or that it failed."""
+        operator = self.operator
+        expansion.item = None
+        expansion.done = True
+        self._open.discard(expansion)
+        if expansion.part is not None and expansion.part.admitted:
+            self._admission.settle(expansion.part, 0)
+        self._admission.allow_others()
+        if expansion.charged:
+            operator.budget.charge(-expansion.charged)
+            expansion.charged = 0
+        if operator.send_gate.waiting:
+            operator.send_gate.open()
 
     def _wake_workers(self) -> None:
         """Wake a worker if there are items. That worker wakes the next one."""
@@ -148,15 +181,20 @@ class Expanding(Executor):
 
     async def _expand(self, expansion: Expansion) -> None:
         operator, work, item = self.operator, self.operator.work, expansion.item
-        args = (item, ItemPlace(operator.provenance, expansion.position)) if work.placed else (item,)
-        if self._list_length:
+        if expansion.made is None and self._list_length:
             await self._admit(expansion, self._list_length)
             if expansion.unwanted:
                 return
-        if work.kind == "async" or (work.inline is not None and work.inline(item)):
-            made = work.fn(*args)
+        if expansion.made is not None:
+            (made, error, _), expansion.made = expansion.made, None
+            if error is not None:
+                raise error
+        elif work.kind == "async" or (work.inline is not None and work.inline(item)):
+            made = self._call(expansion)
+        elif self._groups and self._list_length:
+            made = await self._call_together(expansion)
         else:
-            made = await operator.context.threads.run(operator.name, work.fn, *args)
+            made = await operator.context.threads.run(operator.name, self._call, expansion)
         if isinstance(made, Awaitable) and not isinstance(made, AsyncIterable):  # some cursors are both
             made = await made
             raise_if_cancelled()
@@ -174,6 +212,96 @@ class Expanding(Executor):
         else:
             message = f"{operator.name} must return an iterable or an async iterable, not {type(made).__name__}"
             raise TypeError(message)
+
+    def _call(self, expansion: Expansion) -> Any:
+        work = self.operator.work
+        if work.placed:
+            return work.fn(expansion.item, ItemPlace(self.operator.provenance, expansion.position))
+        return work.fn(expansion.item)
+
+    # -- several items together, whose calls take less time than to hand them to a thread
+
+    async def _call_together(self, first: Expansion) -> Any:
+        """Have the function called for an item, and for the following items that fit into a group.
+
+        Return what it returned for the first one. The others are done, or any worker goes on with them.
+        """
+        operator, part = self.operator, first.part
+        followers, extra = self._followers(part)
+        try:
+            outcomes, seconds = await operator.context.threads.run(
+                operator.name, self._call_each, [first, *followers]
+            )
+        except RuntimeError as raised:  # the system has no more threads
+            outcomes, seconds = [(None, raised, 0)], 0.0
+        self._group.learn(seconds / len(outcomes), GROUP_SECONDS)
+        if followers:
+            self._admission.recharge(part, part.nbytes - extra)
+            for follower, outcome in zip_longest(followers, outcomes[1:]):
+                self._follow(follower, outcome)
+        made, error, _ = outcomes[0]
+        if error is not None:
+            raise error
+        return made
+
+    def _followers(self, part: Part) -> tuple[list[Expansion], int]:
+        """Take the items that are called in the same group, and charge what their children are expected to weigh.
+
+        Return the items and the bytes. There are no items if there is no room for their children.
+        """
+        length, untaken = self._list_length, self._untaken
+        fitting = min(CHUNK_ITEMS // length, GROUP_BYTES // max(1, length * self._child_bytes))
+        most = max(1, min(self._group.items, fitting)) - 1
+        count = 0
+        for count, each in enumerate(islice(untaken, most), 1):
+            if each.made is not None or each.unwanted:
+                count -= 1
+                break
+        nbytes = 0 if self._estimate.unknown else self._estimate.expect(count * length)
+        if count < 1 or not self._admission.extend(part, nbytes):
+            return [], 0
+        return [self._take() for _ in range(count)], nbytes
+
+    def _call_each(self, group: list[Expansion]) -> tuple[list[_Made], float]:
+        """Call the function for items until it is late. Return the outcomes, and the seconds it took."""
+        threads, operator = self.operator.context.threads, self.operator
+        room = max(GROUP_BYTES, operator.budget.limit // 16)
+        outcomes: list[_Made] = []
+        began = perf_counter()
+        for expansion in group:
+            made, error, nbytes = None, None, room
+            try:
+                made = self._call(expansion)
+                if isinstance(made, list | tuple) and len(made) <= CHUNK_ITEMS:
+                    nbytes = total_size(made)
+            except BaseException as raised:  # noqa: BLE001 - the consumer gets it
+                error = stop_iteration(raised) if isinstance(raised, StopIteration) else raised
+            outcomes.append((made, error, nbytes))
+            room -= nbytes
+            if room <= 0 or threads.ending or perf_counter() - began > LATE_FACTOR * GROUP_SECONDS:
+                break
+        return outcomes, perf_counter() - began
+
+    def _follow(self, expansion: Expansion, outcome: _Made | None) -> None:
+        """Finish an item that was called after another one, if it has a short list of children.
+
+        Otherwise the next worker goes on with it. If it was not called, that worker calls the function.
+        """
+        if outcome is not None and not expansion.unwanted:
+            made, error, nbytes = outcome
+            if error is None and isinstance(made, list | tuple) and len(made) <= CHUNK_ITEMS:
+                self._note_length(len(made))
+                self._learn(made, nbytes)
+                self.operator.budget.charge(nbytes)
+                expansion.charged += nbytes
+                self._put(expansion, list(made), nbytes)
+                self._close(expansion)
+                return
+        expansion.made = outcome
+        expansion.begun = False
+        self._open.discard(expansion)
+        insort(self._untaken, expansion, key=_number)
+        self.operator.pool.worker_started()
 
     async def _expand_on_loop(self, expansion: Expansion, iterator: AsyncIterator[Any]) -> None:
         grouped, count = self.operator.work.grouped, 1
@@ -225,11 +353,14 @@ class Expanding(Executor):
     async def _add_list(self, expansion: Expansion, rest: list[Any]) -> None:
         """Charge what a list of children weighs. Add them, from the last one on, as fast as they are sent."""
         length = len(rest)
-        self._list_length = max(length, int(0.9 * self._list_length + 0.1 * length), 1)
+        self._note_length(length)
         nbytes = self._charge(expansion, rest)
         while rest and not expansion.unwanted:
             children = [rest.pop() for _ in range(min(len(rest), CHUNK_ITEMS))]
             await self._add(expansion, children, nbytes * len(children) // length)
+
+    def _note_length(self, length: int) -> None:
+        self._list_length = max(length, int(0.9 * self._list_length + 0.1 * length), 1)
 
     async def _add_children(self, expansion: Expansion, children: list[Any]) -> None:
         """Add children to the expansion, charge what they weigh, and wait while it holds enough."""
@@ -237,24 +368,39 @@ class Expanding(Executor):
 
     def _charge(self, expansion: Expansion, children: list[Any]) -> int:
         """Charge an expansion with what children weigh that were made at once. Return the bytes."""
-        operator, part = self.operator, expansion.part
+        part = expansion.part
         if part is None:  # the function has returned an iterator before, and now a list
             part = Part(expansion, len(children), len(children))
             part.admit()
         nbytes = total_size(children)
-        if children:
-            operator.warn_if_unweighable(children[-1])
-            if nbytes and nbytes != len(children) * self._child_bytes:
-                self._estimate.learn(nbytes, len(children))
-                self._child_bytes = self._estimate.expect(1)
-                operator.budget.need(operator.depth, max(1, self._list_length) * self._child_bytes)
+        self._learn(children, nbytes)
         self._admission.settle(part, nbytes)
         return nbytes
 
+    def _learn(self, children: Sequence[Any], nbytes: int) -> None:
+        """Learn from children that were made at once, and weigh `nbytes`."""
+        if not children:
+            return
+        operator = self.operator
+        operator.warn_if_unweighable(children[-1])
+        if nbytes and nbytes != len(children) * self._child_bytes:
+            self._estimate.learn(nbytes, len(children))
+            self._child_bytes = self._estimate.expect(1)
+            operator.budget.need(operator.depth, max(1, self._list_length) * self._child_bytes)
+
     async def _add(self, expansion: Expansion, children: list[Any], nbytes: int) -> None:
         """Add children to the expansion, which is charged with their bytes, and wait while it holds enough."""
+        self._put(expansion, children, nbytes)
+        del children
+        while len(expansion.children) >= 2 * CHUNK_ITEMS and not expansion.unwanted:
+            if expansion.gate is None:
+                expansion.gate = Gate()
+            await expansion.gate.wait()
+
+    def _put(self, expansion: Expansion, children: list[Any], nbytes: int) -> None:
+        """Add children to the expansion, which is charged with their bytes."""
         operator = self.operator
-        if expansion.received:
+        if expansion.received and children:
             count = len(children)
             children = expansion.leave_out_received(children)
             # What was left out is charged until all children were made.
@@ -262,16 +408,13 @@ class Expanding(Executor):
         expansion.charged -= nbytes
         expansion.nbytes += nbytes
         expansion.children.extend(children)
-        del children
         if operator.send_gate.waiting and self.order.may_be_next(expansion):
             operator.send_gate.open()
-        while len(expansion.children) >= 2 * CHUNK_ITEMS and not expansion.unwanted:
-            await expansion.gate.wait()
 
     def note_piece_taken(self) -> None:
         """Let workers continue whose expansions do not hold enough children any more."""
         for each in self._open:
-            if each.gate.waiting and len(each.children) < 2 * CHUNK_ITEMS:
+            if each.gate is not None and each.gate.waiting and len(each.children) < 2 * CHUNK_ITEMS:
                 each.gate.open()
 
     def _is_next(self, expansion: Expansion, _: int) -> bool:

@@ -35,13 +35,17 @@ class Expansion:
     """One item and its children. Without an item, it stands for the end of an epoch or of the stream."""
 
     __slots__ = (
-        "begun", "boundary", "charged", "children", "done", "failure", "gate", "has_item", "item", "nbytes",
-        "part", "position", "received", "sent", "unwanted", "waiting",
+        "begun", "boundary", "charged", "children", "done", "failure", "gate", "has_item", "item", "made",
+        "nbytes", "number", "part", "position", "received", "sent", "unwanted", "waiting",
     )  # fmt: skip
 
-    def __init__(self, item: Any, position: Position, charged: int) -> None:
+    def __init__(self, item: Any, position: Position, charged: int, number: int = 0) -> None:
         self.item = item
         self.position = position
+        self.number = number
+        """Number of items that the stage has taken in before."""
+        self.made: Any = None
+        """The outcome of the call for the item, if it was called together with an earlier one."""
         self.has_item = True
         """Whether this stands for an item. If not, it stands for an end, or for a failure from upstream."""
         self.charged = charged
