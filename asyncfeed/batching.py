@@ -302,7 +302,9 @@ class Batching(Running[T_co]):
             samples.
 
         Memory:
-            Each window is a new array, so all windows need about `size / stride` times as much as the samples.
+            Right behind `arrays(...)` of numbers in memory, a window is a read-only view of them and takes no
+            memory of its own. A function that changes it must change a `window.copy()`. Other windows are new
+            arrays, so all of them need about `size / stride` times as much as the samples.
 
         Example:
             >>> import asyncfeed as af

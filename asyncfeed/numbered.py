@@ -23,7 +23,8 @@ KERAS = frozenset({"keras", "tensorflow", "tf_keras"})
 class Numbered:
     """The items of a sequence by number.
 
-    `fetch` returns many items, `one` returns a single item, and `name` returns the name of an item.
+    `fetch` returns many items, `one` returns a single item, and `name` returns the name of an item. `run` returns
+    the items from one number up to another stacked, without a copy. It is None if that needs a copy.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class Numbered:
         on_thread: Reading | None = None,
         name: Callable[[int], str] = "number {}".format,
         one: Callable[[int], Any] | None = None,
+        run: Callable[[int, int], Any] | None = None,
     ) -> None:
         self.one = one
+        self.run = run
         self.on_thread = on_thread
         self._length = length
         self._fetch = fetch

@@ -307,8 +307,15 @@ class Arrays(Source):
         leaves: list[Any] = list(map(_rows, given))
         first, count = leaves[0], int(given[0].shape[0])
         reading = None if all(isinstance(leaf, np.ndarray) for leaf in leaves) else Reading(self.concurrency)
+        # A copy of rows of other types has another type: numpy's text is as wide as the longest one.
+        sliced = all(type(leaf) is np.ndarray and leaf.dtype.kind in "biufcmM" for leaf in leaves)
         if spec.is_leaf():
-            return Numbered(count, lambda places: [first[place] for place in places], on_thread=reading)
+            return Numbered(
+                count,
+                lambda places: [first[place] for place in places],
+                on_thread=reading,
+                run=(lambda start, stop: first[start:stop]) if sliced else None,
+            )
 
         def fetch(places: Sequence[int]) -> list[Any]:
             return list(zip(*[[leaf[place] for place in places] for leaf in leaves], strict=True))
@@ -316,8 +323,11 @@ class Arrays(Source):
         def fetch_tree(places: Sequence[int]) -> list[Any]:
             return [unflatten(spec, [leaf[place] for leaf in leaves]) for place in places]
 
+        def run(start: int, stop: int) -> Any:
+            return unflatten(spec, [leaf[start:stop] for leaf in leaves])
+
         flat = type(self.tree) is tuple and spec.num_leaves == spec.num_children
-        return Numbered(count, fetch if flat else fetch_tree, on_thread=reading)
+        return Numbered(count, fetch if flat else fetch_tree, on_thread=reading, run=run if sliced else None)
 
     def __str__(self) -> str:
         """Return the call, with shapes for the arrays."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from asyncfeed.axes import Axes, Batched, Fixed
 from asyncfeed.errors import PipelineError
+from asyncfeed.numbered import Numbered
 from asyncfeed.position import Position, Positions, first_number, join, members, parts
 from asyncfeed.stacking.collate import collate
 from asyncfeed.stages.base import Node, Source, check_count
@@ -90,10 +91,14 @@ class Window(Node):
 
 
 class Windowed:
-    """The windows over upstream by number. A thread stacks a window when it is asked for."""
+    """The windows over upstream by number. A window of arrays in memory is a view of them.
+
+    A thread stacks other windows when they are asked for.
+    """
 
     def __init__(self, upstream: Indexed, window: Window) -> None:
-        self.on_thread = Reading()
+        self._run = upstream.run if isinstance(upstream, Numbered) else None
+        self.on_thread = Reading() if self._run is None else None
         self._upstream = upstream
         self._window = window
         self._length = window.length(len(upstream)) or 0
@@ -103,7 +108,10 @@ class Windowed:
 
     def pick(self, epoch: int, places: Sequence[int]) -> list[Any]:
         """Return the windows at these places."""
-        return [self._stack(epoch, place * self._window.stride) for place in places]
+        size, stride, run = self._window.size, self._window.stride, self._run
+        if run is not None:
+            return [run(place * stride, place * stride + size) for place in places]
+        return [self._stack(epoch, place * stride) for place in places]
 
     def _stack(self, epoch: int, start: int) -> Any:
         run = range(start, min(start + self._window.size, len(self._upstream)))

@@ -310,7 +310,9 @@ def in_place(row: Any) -> Any:
     lambda data: af.arrays(data, data).map(lambda pair: pair[0]),
     lambda data: af.arrays({"x": data}).map(lambda tree: tree["x"]),
     lambda data: af.arrays(data).shuffle(seed=1),
-], ids=["arrays", "items", "tuple", "dict", "shuffled"])  # fmt: skip
+    lambda data: af.arrays(data).window(1).shuffle(seed=1).map(lambda window: window[0]),
+    lambda data: af.arrays({"x": data}).window(1).map(lambda tree: tree["x"][0]),
+], ids=["arrays", "items", "tuple", "dict", "shuffled", "windows", "windows of a dict"])  # fmt: skip
 def test_a_map_in_place_does_not_change_the_users_arrays(source: Any) -> None:
     data = np.zeros((3, 2))
     with pytest.raises(ValueError, match="read-only") as caught:
@@ -320,13 +322,28 @@ def test_a_map_in_place_does_not_change_the_users_arrays(source: Any) -> None:
     assert [row.tolist() for row in source(data).map(lambda row: in_place(row.copy()))] == [[1, 1]] * 3
 
 
-@pytest.mark.parametrize(
-    "stage", [lambda rows: rows.window(2), lambda rows: rows.batch(2), lambda rows: rows.repeat(1).window(2)]
-)
-def test_windows_and_batches_of_the_users_arrays_are_copies(stage: Any) -> None:
+@pytest.mark.parametrize("stage", [
+    lambda rows: rows.batch(2),
+    lambda rows: rows.window(1).batch(2),
+    lambda rows: rows.repeat(1).window(2),
+], ids=["batches", "batches of windows", "windows of a stream"])  # fmt: skip
+def test_batches_of_the_users_arrays_are_copies(stage: Any) -> None:
     data = np.zeros((4, 2))
     assert all(batch.sum() == 4 for batch in stage(af.arrays(data)).map(in_place))
     assert not data.any()
+
+
+@pytest.mark.parametrize("kind", ["f4", "i8", "?", "c16", "M8[s]", "U3", "O"])
+def test_a_window_right_behind_arrays_equals_the_stack_of_its_rows(kind: str) -> None:
+    """It is a view if the rows hold numbers. Rows of text are narrower than their array."""
+    data = np.arange(14).astype("i8").astype(kind).reshape(7, 2)
+    for size, stride, drop in [(3, 2, False), (2, 1, True), (9, 1, True)]:
+        windows = af.arrays(data).window(size, stride=stride, drop_remainder=drop)
+        stacked = af.arrays(data).repeat(1).window(size, stride=stride, drop_remainder=drop)
+        for window, stack in zip(windows, stacked, strict=True):
+            assert window.dtype == stack.dtype
+            np.testing.assert_array_equal(window, stack)
+            assert np.shares_memory(window, data) is (kind not in {"U3", "O"})
 
 
 # -- feeds and the loops around them

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from asyncfeed.engine.constants import GROUP_BYTES, INLINE_BYTES, READY_GROUPS
+from asyncfeed.engine.limits.group_size import as_heavy
 from asyncfeed.engine.limits.weighing import UNMEASURED
 from asyncfeed.engine.operators.admission import Part
 from asyncfeed.engine.operators.call import Calls
@@ -325,12 +326,16 @@ class ThreadCalls(Calls):
         if current is None or (current.one_by_one and self._admission.holds_others):
             return None
         i, count = current.taken, len(current.values)
-        if self.operator.work.inline is not None and (current.weight or INLINE_BYTES) < INLINE_BYTES:
+        costs = current.costs[i:]
+        inline = self.operator.work.inline is not None
+        if inline and (current.weight or INLINE_BYTES) < INLINE_BYTES:
             size = count - i
+        elif inline and costs and 0 <= costs[0] <= INLINE_BYTES:
+            size = as_heavy(count - i, costs, INLINE_BYTES)
         elif self._weights.unknown:
             size = 1
         else:
-            size = self._dispatch.group(count - i, current.costs[i:], self._weights.ratio)
+            size = self._dispatch.group(count - i, costs, self._weights.ratio)
         items = current.items[i : i + size]
         current.items[i : i + size] = [None] * size
         current.taken = i + size
