@@ -94,8 +94,8 @@ class Chain(MakesArrays):
     batch: Call | None = None
     """Makes a batch of a list of results. None if the chain is called for single items."""
     read: Read | None = None
-    _stopped: Callable[[], bool] | None = field(default=None, compare=False)
-    """In a worker process, returns whether nobody wants the batch any more."""
+    _begins: Callable[[int], bool] | None = field(default=None, compare=False)
+    """In a worker process, is told the number of each member, and returns whether the batch is not wanted."""
     _plain: set[type] = field(default_factory=set, compare=False)
     """Types of results that are known to be no awaitables."""
     peak: Peak = field(default_factory=Peak, compare=False)
@@ -114,9 +114,9 @@ class Chain(MakesArrays):
             made = replace(self.batch.fn, pool=pool)  # type: ignore[type-var]  # `Collate`
             object.__setattr__(self, "batch", self.batch._replace(fn=made))
 
-    def look_at(self, stopped: Callable[[], bool]) -> None:
-        """Ask before each member whether the batch is still wanted."""
-        object.__setattr__(self, "_stopped", stopped)
+    def tell(self, begins: Callable[[int], bool]) -> None:
+        """Tell the number of each member before it is called. Stop if the answer is that no batch is wanted."""
+        object.__setattr__(self, "_begins", begins)
 
     @property
     def fn(self) -> Callable[..., Any]:
@@ -132,7 +132,7 @@ class Chain(MakesArrays):
         while len(rows) < len(item):
             values, first = self.read_some(item[len(rows) :] if rows else item)
             for value in values:
-                if self._stopped is not None and self._stopped():
+                if self._begins is not None and self._begins(len(rows)):
                     raise NotWanted
                 rows.append(self.member(value, first, place, len(rows)))
         return NoBatch() if type(item) is Unfinished else self.join(rows, place)

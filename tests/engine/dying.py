@@ -69,6 +69,11 @@ def outlives(item, rng=None):
     return Answer(item, np.full(20_000 if item.number % 3 else 10, item.number + drawn))
 
 
+def outlives_alone(item):
+    item.reach("call")
+    return item.number
+
+
 def outlives_batch(items):
     for each in items:
         each.reach("call")

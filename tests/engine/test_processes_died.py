@@ -155,6 +155,29 @@ def test_the_error_names_the_file(tmp_path: Path, batched: bool) -> None:
     assert f"{tmp_path}/08.npy" not in note
 
 
+def test_the_member_of_a_batch_that_kills_two_workers_is_the_one_that_is_named() -> None:
+    """All batches before it are delivered."""
+    pipeline = af.items(range(32)).map(fns.killed, on="process").map(fns.same, on="process").batch(4)
+    with pipeline.open() as feed:
+        came: list[Any] = []
+        with pytest.raises(RuntimeError, match="the second one to die there"):
+            came.extend(feed)
+        assert [batch.tolist() for batch in came] == [[0, 1, 2, 3]]
+        assert feed.failure is not None
+        assert (feed.failure.key, feed.failure.ordinal) == ("number 7", 7)
+
+
+def test_deaths_at_several_members_of_a_batch_are_no_failure(tmp_path: Path) -> None:
+    """Each member has killed one worker, so none is at fault."""
+    items = [
+        dying.Deadly(each, f"{tmp_path}/{each}", "call" if each in (1, 2, 6, 9) else "") for each in range(12)
+    ]
+    pipeline = af.items(items).map(dying.outlives_alone, on="process", concurrency=1).batch(4)
+    with no_leaks(), pipeline.open() as feed:
+        assert [batch.tolist() for batch in feed] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        assert sum(count for _, count in feed.stats().slow_paths) == 4
+
+
 def test_an_item_that_killed_two_workers_counts_as_one_failure_also_in_states() -> None:
     """Limits count it once, and a run that goes on from a state does not count or call it again."""
     pipeline = af.items(range(30)).map(fns.killed, on="process", concurrency=2, on_error="skip", skip_limit=1)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _BYTES = np.dtype(np.uint8)
 _HEAD = Struct("<Qd")  # number of complete values; seconds that they took
-_BEGUN = Struct("<Q")  # after the head: number of values that were begun
+_BEGUN = Struct("<QQ")  # after the head: number of values that were begun; that of the member that was, from 1
 _STOP = _HEAD.size + _BEGUN.size  # after that: a byte that is 1 if the reader need not go on
 _RECORD = Struct("<QQ")  # bytes of the pickle that follows; number of buffers after the pickle
 _BUFFER = Struct("<QQ")  # bytes of a buffer; number of the block that holds it, or 0 if it follows in the arena
@@ -134,7 +134,11 @@ class Arena:
 
     def begin_value(self) -> None:
         """Note that the next value of the group is being made."""
-        _BEGUN.pack_into(self._memory.data, _HEAD.size, self._count + 1)
+        self.begin_member(-1)
+
+    def begin_member(self, number: int) -> None:
+        """Note that the next value is made of a list, and is at the member of this number."""
+        _BEGUN.pack_into(self._memory.data, _HEAD.size, self._count + 1, number + 1)
 
     def stop(self) -> None:
         """Tell the reader that the rest of the group is not wanted. Any thread may call this."""
@@ -229,7 +233,7 @@ class Arena:
     def forget(self) -> None:
         """Let the group have no values. A reader calls this before the other process writes the next group."""
         self._write_head(0, 0.0)
-        _BEGUN.pack_into(self._memory.data, _HEAD.size, 0)
+        _BEGUN.pack_into(self._memory.data, _HEAD.size, 0, 0)
         self._memory[_STOP] = 0
 
     def stopped(self) -> bool:
@@ -238,8 +242,13 @@ class Arena:
 
     def unfinished(self) -> bool:
         """Return whether the other process has begun to make a value and not completed it."""
-        (begun,) = _BEGUN.unpack_from(self._memory.data, _HEAD.size)
+        begun, _ = _BEGUN.unpack_from(self._memory.data, _HEAD.size)
         return bool(begun > _HEAD.unpack_from(self._memory.data)[0])
+
+    def member(self) -> int | None:
+        """Return the number of the member that the other process was at. None if it was at none."""
+        _, number = _BEGUN.unpack_from(self._memory.data, _HEAD.size)
+        return number - 1 if number else None
 
     def open(self) -> tuple[int, float]:
         """Begin to read the group that the other process wrote. Return the number of values and their seconds."""

@@ -13,7 +13,8 @@ the same as on threads. Invariants:
   The items behind it are innocent. A worker that has not answered any item suspects the first one that it was
   sent. So each death has a suspect, or was preceded by an answer, and no series of deaths is endless.
 * A suspect goes to another worker alone. If that dies of it, too, the item has failed, as if its function had
-  raised. `on_error` may leave it out.
+  raised. `on_error` may leave it out. A list of items has a suspect among its members. If another worker dies at
+  another member, that is one more suspect.
 * If a worker dies while it starts, another one is started. If that does so, too, the run ends, because no item is
   at fault.
 * A worker that has answered may be kept for the next run of the same function (`engine/processes/kept.py`). A
@@ -43,7 +44,7 @@ from asyncfeed.functions.sending import called, can_send_by_value, pack
 from asyncfeed.machine import usable_cores
 from asyncfeed.reading.listing import FileSpan
 from asyncfeed.stages.chain import NamesNeeded, NoBatch
-from asyncfeed.stages.steps import Work
+from asyncfeed.stages.steps import MemberError, Work
 from asyncfeed.stats import SlowPaths
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ class Processes:
         Raises if no worker can be started, because that is not the fault of an item.
         """
         outcomes, seconds = Outcomes(), 0.0
-        suspect = False  # whether a worker has died of the first item without an outcome
-        while suspect or not outcomes:
+        deaths: set[int | None] = set()  # where workers have died in the first item without an outcome
+        while deaths or not outcomes:
             worker = self._take()
             if worker is None:
                 break
@@ -129,7 +130,7 @@ class Processes:
                 self._give_back(worker)
                 break
             done = len(outcomes)
-            todo = slice(done, done + 1 if suspect else None)
+            todo = slice(done, done + 1 if deaths else None)
             try:
                 took, suspected = self._ask(worker, items[todo], places and places[todo], outcomes)
             except BaseException:
@@ -137,19 +138,20 @@ class Processes:
                 self._end(worker)
                 raise
             seconds += took
+            if len(outcomes) > done:
+                deaths.clear()
             if worker.alive:
                 self._give_back(worker)
             elif not suspected:
                 self._note_death(worker, "between two items")
-            elif not suspect:
+            elif (member := worker.results.member()) not in deaths:
+                deaths.add(member)
                 self._note_death(worker, "while it worked on an item, which another one now does again")
             else:
                 how = self._note_death(worker, "while it worked on this item, the second one to die there")
-                outcomes.add_missing(RuntimeError(how))
-            if suspected:
-                suspect = not suspect
-            elif len(outcomes) > done:
-                suspect = False
+                error = RuntimeError(how)
+                outcomes.add_missing(error if member is None else MemberError(member, self._name, error))
+                deaths.clear()
         if self._stopping:  # no step reads these outcomes
             outcomes = Outcomes()
             outcomes.leave_out(len(items))

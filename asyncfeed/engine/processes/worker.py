@@ -130,6 +130,10 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
         socket.send_fds(parent, [BLOCK], [fd])
         return parent.recv(1) == MAPPED
 
+    def begins(member: int) -> bool:
+        results.begin_member(member)
+        return items.stopped()
+
     started = time.time()
     begun = False
     blocks = results.block_writer = BlockWriter(announce)
@@ -170,7 +174,7 @@ def _serve(parent: socket.socket, items: Arena, results: Arena) -> None:
                 if isinstance(fn, MakesArrays):
                     fn.make_in(BlockPool(blocks))
                 if isinstance(fn, Chain):
-                    fn.look_at(items.stopped)
+                    fn.tell(begins)
             except BaseException as error:  # noqa: BLE001 - the parent reports it
                 results.put(Failed(error))
             del data
