@@ -154,21 +154,36 @@ def measure(
 ) -> Section:
     """Measure all contenders on files of 4 KB."""
     section = Section(f"4 KB `.npy`, {what}, batches of 32", PACKAGES)
-    seconds = 0.3 if quick else 1.0
     found, missing = harness.available([partial(contenders, fn, alone, rng=rng), partial(loader, alone)])
     with fileset("small", 512 if quick else FILES) as files:
-        entries = []
-        for contender in found:
-            trials = {
-                setting: harness.trial(run, files, seconds * 0.4, harness.Turn(), 1 << 20)
-                for setting, run in contender.settings.items()
-            }
-            best = min(trials, key=trials.__getitem__)
-            items = max(256, round(seconds / trials[best] / 64) * 64)
-            entries.append(Entry(contender.name, contender.settings[best], best, items, harness.chosen(contender)))
-        times = harness.race(entries, files, 1 if quick else 7, within=90)
+        compare(section, found, files, OURS, goals, quick=quick)
+    section.remarks.extend(missing)
+    return section
+
+
+def compare(
+    section: Section,
+    contenders: Iterable[Contender],
+    work: Any,
+    base: str,
+    goals: dict[tuple[str, str], float],
+    *,
+    quick: bool,
+) -> None:
+    """Race contenders, and note their times and the goals: how many times as fast the first of two must be."""
+    seconds = 0.3 if quick else 1.0
+    entries = []
+    for contender in contenders:
+        trials = {
+            setting: harness.trial(run, work, seconds * 0.4, harness.Turn(), 1 << 20)
+            for setting, run in contender.settings.items()
+        }
+        best = min(trials, key=trials.__getitem__)
+        items = max(256, round(seconds / trials[best] / 64) * 64)
+        entries.append(Entry(contender.name, contender.settings[best], best, items, harness.chosen(contender)))
+    times = harness.race(entries, work, 1 if quick else 7, within=90)
     section.tables.append(
-        harness.side_by_side(entries, times, base=OURS, unit="items/s", value=lambda each: 1 / each)
+        harness.side_by_side(entries, times, base=base, unit="items/s", value=lambda each: 1 / each)
     )
     for (name, than), least in goals.items():
         if than in times:
@@ -176,8 +191,6 @@ def measure(
             section.goals.append(
                 Goal(f"{than} / {name}", f">= {least:g}", measured.show(), measured.median >= least)
             )
-    section.remarks.extend(missing)
-    return section
 
 
 def doubled(*, quick: bool) -> Section:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from asyncfeed.reading.file import File
-from asyncfeed.trees import map_leaves
+from asyncfeed.trees import LEAVES, map_leaves
+
+KNOWN = LEAVES | {File}
+"""The most common types of leaves of items with files."""
 
 
 def files_in(item: Any) -> list[File]:
@@ -14,7 +17,14 @@ def files_in(item: Any) -> list[File]:
         return [item]
     if isinstance(item, str | int | float | None):
         return []
-    files: list[File] = []
+    kind = type(item)
+    if kind is tuple or kind is dict:  # the rows of a table, which need no walk through a tree
+        values = item if kind is tuple else item.values()
+        if KNOWN.issuperset(map(type, values)):
+            files = [leaf for leaf in values if type(leaf) is File]
+            if kind is tuple or len(files) < 2:  # the walk sorts the keys of a dictionary
+                return files
+    files = []
     map_leaves(lambda leaf: files.append(leaf) if isinstance(leaf, File) else None, item)
     return files
 

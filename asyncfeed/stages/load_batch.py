@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from asyncfeed.attempts.retry import Wanted
 from asyncfeed.formats.base import Decoder
 from asyncfeed.reading.file import File
+from asyncfeed.reading.leaves import KNOWN
 from asyncfeed.reading.listing import FileSpan
 from asyncfeed.reading.reader import Reader, Waits
 from asyncfeed.reading.scope import reader_of
@@ -245,7 +246,7 @@ def _columns(samples: Sequence[Tree]) -> tuple[Sequence[Sequence[Any]], Spec]:
     kinds = {File} if isinstance(samples, FileSpan) else set(map(type, samples))
     if kinds in ({File}, {Contents}):
         return [samples], leaf_spec()
-    columns, spec = fitting(transpose, list(samples), str)
+    columns, spec = fitting(transpose, list(samples), str, None, KNOWN)
     if not all(len(set(map(type, column))) == 1 or not isinstance(column[0], File) for column in columns):
         raise LayoutMismatch("a leaf is a file in some samples and not in others")
     if not any(isinstance(column[0], File) for column in columns):

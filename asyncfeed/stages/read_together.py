@@ -11,6 +11,7 @@ import numpy as np
 from asyncfeed.attempts.retry import Wanted
 from asyncfeed.formats.base import Decoder
 from asyncfeed.reading.file import File
+from asyncfeed.reading.leaves import KNOWN
 from asyncfeed.reading.listing import UNKNOWN, FileSpan
 from asyncfeed.reading.reader import Rows, Waits
 from asyncfeed.reading.scope import reader_of
@@ -19,13 +20,11 @@ from asyncfeed.stacking.pool import shared_pool
 from asyncfeed.stages.loading import Contents
 from asyncfeed.stages.read_archives import LaidOutRows
 from asyncfeed.stages.read_rows import HeadedRows, LayoutMismatch
-from asyncfeed.trees import LEAVES, flatten, unflatten
+from asyncfeed.trees import flatten, unflatten
 
 MOST_BYTES = 1 << 20
 """Bytes of files that are read with one call: 256 files of 4 KB. With more, files take memory long before they are
 needed. With fewer, there are more calls."""
-KNOWN = LEAVES | {File}
-"""Types of leaves that samples of files have most often."""
 
 
 @dataclass(slots=True)

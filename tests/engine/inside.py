@@ -148,6 +148,14 @@ def counted_jobs() -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
+def counted_groups() -> Iterator[Callable[[], int]]:
+    """Give a function that returns for how many groups a sync function was called."""
+    call = dispatch.ThreadDispatch.call
+    with mock.patch.object(dispatch.ThreadDispatch, "call", autospec=True, side_effect=call) as called:
+        yield lambda: int(called.call_count)
+
+
+@contextmanager
 def turn_clock(clock: Callable[[], float]) -> Iterator[None]:
     """Measure by this clock for how long an async function keeps the loop."""
     with mock.patch.object(call_async, "perf_counter", clock):

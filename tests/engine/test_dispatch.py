@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import numpy as np
 import pytest
 
 import asyncfeed as af
@@ -19,6 +20,7 @@ from tests.engine.inside import (
     Groups,
     WorkerPool,
     cores,
+    counted_groups,
     group_clocks,
 )
 
@@ -271,3 +273,23 @@ def test_a_group_whose_items_turn_slow_ends_early() -> None:
     assert before == [True] * 19
     assert all(each.is_set() for each in delivered)
     assert LATE * 0.002 < 0.010
+
+
+# -- asyncfeed's own functions, which the loop calls itself
+
+
+@pytest.mark.parametrize("nbytes", [64, 1000, 4000, 20_000])
+def test_samples_of_any_size_are_measured_in_groups(nbytes: int) -> None:
+    """Chunks of more than 64 KB were called item by item, and sent on item by item: ten times the work."""
+    samples = [np.full(nbytes, number % 200, np.uint8) for number in range(1000)]
+    with counted_groups() as groups:
+        batches = list(af.items(samples).bucket(boundaries=[100_000], size=50))
+    np.testing.assert_array_equal(np.concatenate(batches), np.stack(samples))
+    assert groups() < 1000 * max(1000, nbytes) // 16_384 + 50
+
+
+def test_batches_of_some_kilobytes_are_stacked_in_groups() -> None:
+    with counted_groups() as groups:
+        batches = list(af.arrays(np.zeros((3200, 100), np.float32)).batch(32))
+    assert len(batches) == 100
+    assert groups() <= 50
