@@ -173,8 +173,14 @@ def documents(count: int) -> Iterator[str]:
 
 
 def tokens(record: dict[str, Any]) -> Any:
-    """Tokenise a text in pure Python: some 10 to 50 us."""
-    return np.array([int(word) for word in record["text"].split()], np.int32)
+    """Tokenise a text in pure Python: some 30 to 50 us."""
+    found = []
+    for word in record["text"].split():
+        number = 0
+        for letter in word:
+            number = (31 * number + ord(letter)) % 30_011
+        found.append(number)
+    return np.array(found, np.int32)
 
 
 def padded(rows: list[Any]) -> Any:

@@ -87,6 +87,10 @@ compete for the GIL: 4 KB files in batches give 138,000 per second with one thre
 WAITED_FACTOR: Final = 2
 """Treat a sample as waiting for IO only if it took more than this many times its CPU time. A smaller gap may be
 time spent waiting for the GIL, and more threads would make that worse."""
+GIL_FACTOR: Final = 2
+"""A thread waited for something other than the GIL if its waits were longer than this many times what the loop
+waits for the GIL. Waits for the GIL were 0.5 to 1.3 times as long, beside a busy loop and beside 1 to 4 threads
+that run Python. Those of a function that sleeps for 1 ms were 12 times as long."""
 SURE_FACTOR: Final = 4
 """A sample that takes this many times longer than `SECOND_THREAD_SECONDS` is believed at once. Others must be that
 slow twice in a row, because one slow group may be the machine's fault."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -36,7 +37,7 @@ class CapacityLimiter:
 
 
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", str, CapacityLimiter | None]
-_Done = tuple["asyncio.Future[Any]", Any, BaseException | None, CapacityLimiter | None, bool]
+_Done = tuple["asyncio.Future[Any]", Any, BaseException | None, CapacityLimiter | None, bool, float]
 
 
 class Threads:
@@ -63,6 +64,8 @@ class Threads:
         self._reporting = False
         self._all_idle: asyncio.Future[None] | None = None
         self._closed = False
+        self.lag = 0.0
+        """How long the loop takes to hear of a job that is done, in seconds. It must get the GIL for that."""
         self.ending = False
         """Whether the run is ending. A job of several items may then leave the rest out."""
 
@@ -130,7 +133,7 @@ class Threads:
             # A job queued after this check is safe: the loop has not processed this report yet, so it will look
             # again.
             following = None if limiter is None else _next(limiter)
-            self._done.append((future, result, error, limiter, following is not None))
+            self._done.append((future, result, error, limiter, following is not None, perf_counter()))
             del job, fn, args, future, result, error, limiter  # an idle thread must not keep the last item alive
             if following is None:
                 resident.look()
@@ -148,8 +151,10 @@ class Threads:
     def _report(self) -> None:
         self._reporting = False
         self._done.rotate(0)
+        if self._done:
+            self.lag = max(0.75 * self.lag, perf_counter() - self._done[0][-1])
         while self._done:
-            future, result, error, limiter, goes_on = self._done.popleft()
+            future, result, error, limiter, goes_on, _ = self._done.popleft()
             if not goes_on:
                 self._pending -= 1
                 if limiter is not None:

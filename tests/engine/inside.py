@@ -315,6 +315,10 @@ class _Told:
     """Threads that say how long a group took, and run nothing."""
 
     ending = False
+    lag = 0.0
+    """How long the loop waits for the GIL."""
+    waits = 1, 0
+    """How often a thread has waited in a group, and how many blocks it has read."""
 
     def __init__(self, wall: float, cpu: float) -> None:
         self.told = wall, cpu
@@ -322,7 +326,7 @@ class _Told:
     async def run(self, what: str, fn: Any, items: list[Any], places: Any, number: int, *, limiter: Any) -> Any:
         outcomes = Outcomes()
         outcomes.values, outcomes.amount = items, len(items)
-        return outcomes, *self.told
+        return outcomes, *self.told, self.waits
 
 
 class Groups:
@@ -341,6 +345,10 @@ class Groups:
     def take(self, wall: float, cpu: float) -> None:
         """Let calls take this long from now on."""
         self._told.told = wall, cpu
+
+    def wait(self, lag: float, times: int, blocks: int = 0) -> None:
+        """Let the loop wait so long for the GIL, and a thread wait so often in a group and read so many blocks."""
+        self._told.lag, self._told.waits = lag, (times, blocks)
 
     @property
     def quick_threads(self) -> int:

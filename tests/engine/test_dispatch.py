@@ -275,6 +275,77 @@ def test_a_group_whose_items_turn_slow_ends_early() -> None:
     assert LATE * 0.002 < 0.010
 
 
+# -- waits for the GIL
+
+
+def test_waiting_for_the_gil_is_not_waiting_for_io() -> None:
+    """Each thread more would make the GIL slower to get. One stage had 256 threads beside one that runs Python."""
+    beside_python = Groups(27e-3, 1e-3)
+    beside_python.wait(lag=5e-3, times=6)
+    assert after(beside_python)[1] is True  # 1 ms of work is worth a second thread
+    assert beside_python.most_threads == usable_cores()
+    quick = Groups(27e-3, 20 * US)
+    quick.wait(lag=5e-3, times=6)
+    assert after(quick) == (100, False)
+
+
+@pytest.mark.parametrize(("lag", "times", "blocks"), [(60 * US, 2, 0), (5e-3, 1, 0), (20e-3, 2, 8)])
+def test_waits_that_are_longer_than_those_of_the_loop_are_for_something_else(
+    lag: float, times: int, blocks: int
+) -> None:
+    """A function that sleeps, or asks a server. And what reads blocks waits for a disk."""
+    asks = Groups(20e-3, 20 * US)
+    asks.wait(lag, times, blocks)
+    assert after(asks)[1] is True
+    assert asks.most_threads > 10 * usable_cores()
+
+
+def test_a_first_call_that_only_computes_does_not_make_a_stage_slow() -> None:
+    """It imports a library, say."""
+    stage = Groups(0.5, 0.4)
+    stage.wait(lag=0.1, times=1)
+    stage.measure(1)
+    assert not stage.slow
+    stage.take(20 * US, 20 * US)
+    assert after(stage)[1] is False
+
+
+def test_a_quick_group_among_many_threads_does_not_end_the_search_for_their_number() -> None:
+    """Threads that sleep hold the GIL at the same time when they wake. So some groups only seem to compute."""
+    sleeps = Groups(20e-3, 20 * US)
+    sleeps.measure(20)
+    for _ in range(50):
+        sleeps.take(20 * US, 20 * US)
+        sleeps.measure(10, working=64)
+        assert sleeps.slow
+        sleeps.take(20e-3, 20 * US)
+        sleeps.measure(1, working=64)
+    sleeps.take(20 * US, 20 * US)
+    sleeps.measure(100, working=64)
+    assert not sleeps.slow
+
+
+def test_a_stage_gets_no_more_threads_beside_threads_that_run_python() -> None:
+    stop = threading.Event()
+
+    def runs_python() -> None:
+        while not stop.is_set():
+            pass
+
+    burners = [threading.Thread(target=runs_python) for _ in range(2)]
+    for burner in burners:
+        burner.start()
+    try:
+        with af.items(range(10_000)).map(lambda item: item + 1).batch(16).open() as feed:
+            for _ in range(40):
+                next(feed)
+            assert all(threads <= 2 * usable_cores() for _, threads in feed.stats().concurrency)
+    finally:
+        stop.set()
+        for burner in burners:
+            burner.join()
+
+
 # -- asyncfeed's own functions, which the loop calls itself
 
 

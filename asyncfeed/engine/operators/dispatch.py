@@ -12,6 +12,7 @@ import numpy as np
 from asyncfeed.engine.constants import (
     BUSY_FACTOR,
     FIRST_THREADS,
+    GIL_FACTOR,
     GROUP_BYTES,
     GROUP_SECONDS,
     GROUP_SHARED_FACTOR,
@@ -25,13 +26,14 @@ from asyncfeed.engine.constants import (
     WAITED_FACTOR,
 )
 from asyncfeed.engine.limits.group_size import GroupSize, as_heavy
+from asyncfeed.engine.limits.slowness import Slowness
 from asyncfeed.engine.operators.gathering import Gathering, Members
 from asyncfeed.engine.operators.parts import Parts
 from asyncfeed.engine.order.outcomes import Outcomes
 from asyncfeed.engine.provenance import ItemPlace
 from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.functions.checks import refuse_awaitable
-from asyncfeed.machine import runs_python_in_parallel, usable_cores
+from asyncfeed.machine import runs_python_in_parallel, thread_waits, usable_cores
 from asyncfeed.reading.reader import Waits
 from asyncfeed.stages.chain import Chain, NoBatch
 from asyncfeed.stages.steps import Work
@@ -66,10 +68,7 @@ class ThreadDispatch:
         """Bytes of results at which a group ends."""
         self._size_factor = 1
         """How many times larger groups are than usual, because several threads compute."""
-        self._last_was_slow = False
-        """Whether the items of the last group were slow."""
-        self.slow = False
-        """Whether items take so long that a second thread may help."""
+        self._slowness = Slowness()
         self._wait_ratio: float | None = None
         """Time of an item divided by its CPU time. None before the first group."""
         self._lost_seconds = 0.0
@@ -97,6 +96,11 @@ class ThreadDispatch:
         """Return how many bytes a list needs at most while a batch is made of it, as far as that is known."""
         assert self._chain is not None
         return gathering.read_bytes + self._chain.peak.of_list(gathering.count)
+
+    @property
+    def slow(self) -> bool:
+        """Whether items take so long that a second thread may help."""
+        return self._slowness.slow
 
     @property
     def first_threads(self) -> int:
@@ -146,52 +150,66 @@ class ThreadDispatch:
         """
         limiter = self.limiter
         others = min(limiter.busy, limiter.width - 1)
-        outcomes, wall, cpu = await self._threads.run(
+        outcomes, wall, cpu, (switches, blocks) = await self._threads.run(
             self._name, self._timed, items, places, number, limiter=limiter
         )
         amount = outcomes.amount
         if not amount:
             return outcomes
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
+        waited = blocks > 0 or wall - cpu > GIL_FACTOR * self._threads.lag * switches
+        if not waited and others < self._cores:
+            wall = max(cpu, outcomes.read_seconds + cpu - outcomes.read_cpu)
         read_wall, read_cpu = wall, cpu
         if self._chain is not None:
             read_wall, read_cpu = outcomes.read_seconds, outcomes.read_cpu
         lost = 0.0
-        # Threads that compete for the GIL wait for each other. This time says nothing about the item.
-        took = max(cpu, wall - others * cpu)
+        # Threads that compete for the GIL wait for each other, and for the loop. This time says nothing about the
+        # item.
+        turns = others + 1 if others else 0
+        took = max(cpu, wall - turns * cpu)
         # The functions of a chain may wait for anything, whatever the reader has waited for.
-        called = max(cpu - read_cpu, wall - read_wall - others * (cpu - read_cpu))
+        called = max(cpu - read_cpu, wall - read_wall - turns * (cpu - read_cpu))
         share = read_wall / max(wall, 1e-9) if waits is Waits.KERNEL else 0.0
         self._kernel_share = share if self._chain is None else 0.75 * self._kernel_share + 0.25 * share
         if waits in (Waits.KERNEL, Waits.NONE):
             took, lost = read_cpu + called, max(0.0, read_wall - read_cpu)
         self._lost_seconds += 0.25 * (lost - self._lost_seconds)
         ratio = took / max(cpu, 1e-6)
+        first = self._wait_ratio is None
         if self._wait_ratio is None:
             self._wait_ratio = ratio
         elif ratio > self._wait_ratio or others < self._cores:
             # With many threads a lower ratio is not believed: it may be due to waits for the GIL.
             self._wait_ratio += 0.25 * (ratio - self._wait_ratio)
         together = waits is Waits.TOGETHER
+        read = took - called
+        # All files of a list are read before the first of its members is called.
+        reads = amount if self._chain is None else max(1, outcomes.read_lists)
         self._learn(
-            (read_cpu + called if together else took) / amount,
-            max(cpu, took / WAITED_FACTOR) / amount,
+            called / amount + (read_cpu if together else read) / reads,
+            max(cpu - read_cpu, called / WAITED_FACTOR) / amount + max(read_cpu, read / WAITED_FACTOR) / reads,
             surely_slow=together,
+            working=others + 1,
+            imports=first and not waited,
         )
         return outcomes
 
     def _timed(
         self, items: list[Any], places: list[ItemPlace] | None, number: int
-    ) -> tuple[Outcomes, float, float]:
+    ) -> tuple[Outcomes, float, float, tuple[int, int]]:
         if self._in_turn and number != self._turn:
-            return Outcomes(), 0.0, 0.0
+            return Outcomes(), 0.0, 0.0, (0, 0)
+        switches, blocks = thread_waits()
         wall, cpu = perf_counter(), thread_time()
         outcomes = self.call(items, places)
         outcomes.amount = outcomes.amount or len(outcomes)
         if self._single is not None:
             outcomes.peak = self._single.peak.nbytes
         self._turn = number + len(outcomes)
-        return outcomes, perf_counter() - wall, thread_time() - cpu
+        wall, cpu = perf_counter() - wall, thread_time() - cpu
+        switched, read = thread_waits()
+        return outcomes, wall, cpu, (switched - switches, read - blocks)
 
     def _call_lists(self, lists: list[tuple[Gathering, Members]], places: list[ItemPlace]) -> Outcomes:
         """Call the functions for members of lists. Return the batches of the lists that are done then.
@@ -217,6 +235,7 @@ class ThreadDispatch:
             outcomes.amount += did.called / gathering.count
             outcomes.read_seconds += did.read_seconds
             outcomes.read_cpu += did.read_cpu
+            outcomes.read_lists += did.read_seconds > 0
             outcomes.called += did.called
             if not did.over:
                 break
@@ -239,8 +258,8 @@ class ThreadDispatch:
                 break
         self._was_heavy = self.room - room > HEAVY_FACTOR * GROUP_BYTES
         if outcomes.called:
-            seconds = (perf_counter() - began) / outcomes.called
-            self.members.learn(seconds, self._size_factor * GROUP_SECONDS)
+            seconds = perf_counter() - began - outcomes.read_seconds
+            self.members.learn(seconds / outcomes.called, self._size_factor * GROUP_SECONDS)
         return outcomes
 
     def call(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
@@ -290,16 +309,15 @@ class ThreadDispatch:
         self._was_heavy = self.room - room > HEAVY_FACTOR * GROUP_BYTES
         return outcomes
 
-    def _learn(self, seconds: float, work: float, *, surely_slow: bool) -> None:
+    def _learn(self, seconds: float, work: float, *, surely_slow: bool, working: int, imports: bool) -> None:
         """Learn from a group in which an item took `seconds`. Another thread may save `work` seconds of them.
 
         A group that waits for the disk is slow however little it works: the disk serves several groups at a time.
+        `working` threads worked at the same time. If it perhaps `imports` a library, it says nothing about others.
         """
-        is_slow = surely_slow or work > self._slow_seconds
-        # One slow group may be the machine's fault, unless it is much slower than the bound.
-        if is_slow is self._last_was_slow or surely_slow or work > SURE_FACTOR * self._slow_seconds:
-            self.slow = is_slow
-        self._last_was_slow = is_slow
+        if not imports:
+            sure = surely_slow or work > SURE_FACTOR * self._slow_seconds
+            self._slowness.note(sure or work > self._slow_seconds, sure=sure, working=working)
         shared = self.slow and (self._wait_ratio or 1) < WAITED_FACTOR
         self._size_factor = GROUP_SHARED_FACTOR if shared or self._crowded else 1
         self._size.learn(seconds, self._size_factor * GROUP_SECONDS)

@@ -125,10 +125,11 @@ class Gathering:
                 return Called(0, rest, over=False, read_seconds=seconds, read_cpu=cpu)
         first = max(first, 0)
         count, bad = 0, None
+        weigh = len(read) > 1 or chain.peak.due()
         for value in read:
             number = members.start + count
             try:
-                self._rows[number] = chain.member(value, first, place, number, weigh=not count)
+                self._rows[number] = chain.member(value, first, place, number, weigh=weigh and not count)
             except MemberError as error:
                 bad = error
             count += 1

@@ -8,7 +8,7 @@ from typing import Any
 class Outcomes:
     """The outcomes of a group, or of its first items only. The stage then calls the other items again."""
 
-    __slots__ = ("amount", "called", "missing", "peak", "read_cpu", "read_seconds", "rest", "values")
+    __slots__ = ("amount", "called", "missing", "peak", "read_cpu", "read_lists", "read_seconds", "rest", "values")
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -21,6 +21,8 @@ class Outcomes:
         """Number of members of lists for which functions were called."""
         self.read_seconds = self.read_cpu = 0.0
         """The time in which a chain read files, by the clock and by that of the processor."""
+        self.read_lists = 0
+        """Number of lists of which it read files."""
         self.peak = 0
         """Bytes that there were at most while the values were made, if that is known to be more than theirs."""
         self.rest: list[Any] | None = None
