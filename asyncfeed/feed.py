@@ -282,8 +282,18 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         return run.stats()
 
     def explain(self) -> str:
-        """Return how the pipeline runs, as text: its stages, the limits of each stage, and the memory limit."""
-        return self.pipeline.explain(memory_limit=self._session.limit())
+        """Return how the pipeline runs, as text: its stages, the limits of each stage, and the memory limit.
+
+        While it runs and its consumer waits, the text also names the stages that compute on one core because of
+        the GIL, which would use more cores in processes.
+        """
+        text = self.pipeline.explain(memory_limit=self._session.limit())
+        run = self._session.run
+        if run is None:
+            return text
+        from asyncfeed.engine.explain import held_back  # noqa: PLC0415 - only few ask
+
+        return text + held_back(run)
 
 
 def session_of(feed: Feed[Any]) -> Session:

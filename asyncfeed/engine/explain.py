@@ -6,12 +6,18 @@ from asyncfeed.engine.constants import FLAT_CALLS
 from asyncfeed.engine.operators.call_async import AsyncCalls
 from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.plan import Description, prefetched
+from asyncfeed.engine.run import Run
+from asyncfeed.machine import runs_python_in_parallel, usable_cores
 from asyncfeed.reading.uring_reader import refusal
 from asyncfeed.stages.reached import reached
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step, Timed
 from asyncfeed.stages.together import arrange, first_place
 
 ONE = {"async": "call on the loop", "thread": "thread", "process": "process"}
+HELD_BACK_SHARE = 0.2
+"""Share of the time that the consumer must wait, so that more cores would help."""
+ONE_CORE = 0.6, 1.15
+"""The seconds that functions compute in a second if they have one core and hardly wait."""
 MANY = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
 
 
@@ -46,6 +52,22 @@ def explain(description: Description, memory_limit: int) -> str:
         why = refusal()
         text += f"\nsmall files: {f'read by threads, without io_uring: {why}' if why else 'read through io_uring'}"
     return f"{text}\nmemory: at most {memory_limit:,} bytes in flight in the whole run"
+
+
+def held_back(run: Run) -> str:
+    """Return a line for each stage of a running run that computes on one core because of the GIL.
+
+    There is none if the consumer does not wait, or if the functions give the GIL up: then they use more cores.
+    """
+    stats, cores = run.stats(), usable_cores()
+    if stats.consumer_waited < HELD_BACK_SHARE * stats.seconds or cores == 1 or runs_python_in_parallel():
+        return ""
+    return "".join(
+        f"\n{step.name}: its functions computed for {step.computed / stats.seconds:.0%} of the time, on one core "
+        f'because of the GIL; with on="process", or in_processes() behind them, they use {cores} cores'
+        for step in run.steps
+        if step.calls <= cores and ONE_CORE[0] * stats.seconds < step.computed < ONE_CORE[1] * stats.seconds
+    )
 
 
 def _step(step: Step) -> str:

@@ -34,6 +34,8 @@ class CapacityLimiter:
         self.busy = 0
         """Number of threads that work on these jobs, or have been given one. Only the loop changes it."""
         self.waiting: deque[_Job] = deque()
+        self.computed = 0.0
+        """Seconds of processor time that its jobs took, as far as they were measured."""
 
 
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", str, CapacityLimiter | None]

@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 import asyncfeed as af
-from asyncfeed.engine import channel, constants, coroutines, plan
+from asyncfeed.engine import channel, constants, coroutines, explain, plan
 from asyncfeed.engine.checkpoint import record, track
 from asyncfeed.engine.checkpoint.in_hand import InHand
 from asyncfeed.engine.closed_loop import watch_on
@@ -145,6 +145,13 @@ def counted_jobs() -> Iterator[Callable[[], int]]:
     """Give a function that returns how many jobs were handed to threads."""
     with mock.patch.object(Threads, "submit", autospec=True, side_effect=Threads.submit) as submit:
         yield lambda: int(submit.call_count)
+
+
+@contextmanager
+def one_core_is(least: float, most: float) -> Iterator[None]:
+    """Let functions that compute for such shares of the time pass for those that have one core."""
+    with mock.patch.multiple(explain, ONE_CORE=(least, most), HELD_BACK_SHARE=0.0):
+        yield
 
 
 @contextmanager

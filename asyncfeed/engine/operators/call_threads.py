@@ -103,6 +103,11 @@ class ThreadCalls(Calls):
         if self._auto:
             operator.pool.tune(self._quick, self._quick)
 
+    @property
+    def computed(self) -> float:
+        """Seconds that the function has computed on threads."""
+        return self._dispatch.limiter.computed
+
     def drop(self) -> None:
         """Drop all items and results."""
         self._given_back.clear()

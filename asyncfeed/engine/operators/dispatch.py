@@ -153,6 +153,7 @@ class ThreadDispatch:
         outcomes, wall, cpu, (switches, blocks) = await self._threads.run(
             self._name, self._timed, items, places, number, limiter=limiter
         )
+        limiter.computed += cpu
         amount = outcomes.amount
         if not amount:
             return outcomes

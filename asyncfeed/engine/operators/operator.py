@@ -71,6 +71,11 @@ class Executor:
         """Whether the weight of a result cannot be predicted yet."""
         raise NotImplementedError
 
+    @property
+    def computed(self) -> float:
+        """Seconds that the function has computed on threads, as far as that is measured."""
+        return 0.0
+
     async def take_in(self, chunk: Chunk) -> None:
         """Add a chunk to the order, and wake workers for its items."""
         raise NotImplementedError
@@ -148,6 +153,11 @@ class Operator(Step):
     def calls(self) -> int:
         """Maximum number of calls of a user's function at a time. 0 for asyncfeed's own functions."""
         return 0 if self.work.inline is not None else self.pool.limit
+
+    @property
+    def computed(self) -> float:
+        """Seconds that a user's function has computed on threads, as far as that is measured."""
+        return 0.0 if self.work.inline is not None else self.executor.computed
 
     def skip(self, level: int, ended: int) -> None:
         """Skip the epoch of `level` that follows `ended` ended ones: see `Step.skip`."""

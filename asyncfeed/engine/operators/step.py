@@ -129,6 +129,11 @@ class Step:
         return self.sending
 
     @property
+    def computed(self) -> float:
+        """Seconds that a function has computed on threads. 0 if the step calls none there."""
+        return 0.0
+
+    @property
     def calls(self) -> int:
         """Maximum number of calls of a function at a time. 0 if the step makes none."""
         return 0
