@@ -69,6 +69,7 @@ class ThreadDispatch:
         self._size_factor = 1
         """How many times larger groups are than usual, because several threads compute."""
         self._slowness = Slowness()
+        self._auto = work.concurrency == "auto"
         self._wait_ratio: float | None = None
         """Time of an item divided by its CPU time. None before the first group."""
         self._lost_seconds = 0.0
@@ -159,7 +160,7 @@ class ThreadDispatch:
             return outcomes
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
         waited = blocks > 0 or wall - cpu > GIL_FACTOR * self._threads.lag * switches
-        if not waited and others < self._cores:
+        if self._auto and not waited and others < self._cores:
             wall = max(cpu, outcomes.read_seconds + cpu - outcomes.read_cpu)
         read_wall, read_cpu = wall, cpu
         if self._chain is not None:
