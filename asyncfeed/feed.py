@@ -284,8 +284,8 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
     def explain(self) -> str:
         """Return how the pipeline runs, as text: its stages, the limits of each stage, and the memory limit.
 
-        While it runs and its consumer waits, the text also names the stages that compute on one core because of
-        the GIL, which would use more cores in processes.
+        If it has begun and its consumer waited, the text also names the stages that compute on one core because
+        of the GIL, which would use more cores in processes.
         """
         text = self.pipeline.explain(memory_limit=self._session.limit())
         run = self._session.run

@@ -14,11 +14,11 @@ from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step, Timed
 from asyncfeed.stages.together import arrange, first_place
 
 ONE = {"async": "call on the loop", "thread": "thread", "process": "process"}
+MANY = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
 HELD_BACK_SHARE = 0.2
 """Share of the time that the consumer must wait, so that more cores would help."""
 ONE_CORE = 0.6, 1.15
 """The seconds that functions compute in a second if they have one core and hardly wait."""
-MANY = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
 
 
 def explain(description: Description, memory_limit: int) -> str:
@@ -55,7 +55,7 @@ def explain(description: Description, memory_limit: int) -> str:
 
 
 def held_back(run: Run) -> str:
-    """Return a line for each stage of a running run that computes on one core because of the GIL.
+    """Return a line for each stage of a run that computes on one core because of the GIL.
 
     There is none if the consumer does not wait, or if the functions give the GIL up: then they use more cores.
     """
@@ -63,10 +63,10 @@ def held_back(run: Run) -> str:
     if stats.consumer_waited < HELD_BACK_SHARE * stats.seconds or cores == 1 or runs_python_in_parallel():
         return ""
     return "".join(
-        f"\n{step.name}: its functions computed for {step.computed / stats.seconds:.0%} of the time, on one core "
+        f"\n{name}: its functions computed for {computed / stats.seconds:.0%} of the time, on one core "
         f'because of the GIL; with on="process", or in_processes() behind them, they use {cores} cores'
-        for step in run.steps
-        if step.calls <= cores and ONE_CORE[0] * stats.seconds < step.computed < ONE_CORE[1] * stats.seconds
+        for name, calls, computed in run.stages()
+        if calls <= cores and ONE_CORE[0] * stats.seconds < computed < ONE_CORE[1] * stats.seconds
     )
 
 

@@ -115,8 +115,8 @@ class Run:
         self.skips = Skips()
         self.grace = Grace(loop, grace)
         self._cancelled: asyncio.CancelledError | None = None
-        self._found: tuple[tuple[str, int], ...] | None = None
-        """The final concurrency of each stage; None while the run goes on."""
+        self._found: tuple[tuple[str, int, float], ...] | None = None
+        """What `stages` returned last; None while the run goes on."""
         self._watch: weakref.finalize[[], Any] | Watch | None = None
         self._hold: Hold | None = None
         self._abandoned = False
@@ -342,7 +342,7 @@ class Run:
         self.threads.close()
         self.grace.cancel()
         self.handoff.finish(stopped="it has ended")
-        self._found = self._concurrency()
+        self._found = self.stages()
         if not self.tasks.left:  # a task that is left may go on, and still needs its step to find it has no work
             for step in self.steps:
                 step.release()
@@ -434,9 +434,12 @@ class Run:
             memory_used=0 if self._found is not None else self.handoff.in_flight(self.budget.known),
             memory_peak=self.budget.peak,
             memory_limit=self.budget.limit,
-            concurrency=self._concurrency() if self._found is None else self._found,
+            concurrency=tuple((name, calls) for name, calls, _ in self.stages()),
             slow_paths=tuple(itertools.chain.from_iterable(each.counts() for each in self.slow_paths)),
         )
 
-    def _concurrency(self) -> tuple[tuple[str, int], ...]:
-        return tuple((step.name, step.calls) for step in self.steps if step.calls)
+    def stages(self) -> tuple[tuple[str, int, float], ...]:
+        """Return each stage that calls a function: its name, its calls at a time, and the seconds it computed."""
+        if self._found is not None:
+            return self._found
+        return tuple((step.name, step.calls, step.computed) for step in self.steps if step.calls)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
+from asyncfeed.machine import thread_waits
 from asyncfeed.reading.file import File
 from asyncfeed.reading.opener import FLAGS, HERE
 
@@ -96,9 +97,7 @@ def blocks_read() -> int:
     A page that was in the page cache is not counted. Reading the clock instead would not do: a thread that waits
     for the GIL looks like one that waits for the disk.
     """
-    import resource  # noqa: PLC0415 - not on every system
-
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
+    return thread_waits()[1]
 
 
 def waited_for(before: int, nbytes: int) -> bool:

@@ -24,6 +24,8 @@ from asyncfeed.trees import size_of
 Read = Callable[[Sequence[Any]], tuple[Sequence[Any], int]]
 """Reads the first of some items together, as many as it likes. Returns what it made of them, and the number of the
 function of the chain that is called for these next."""
+NO_MEMBER = -1
+"""The number that stands for no member of a list."""
 UNREAD = -1
 """Stands for that number before anything was read."""
 
@@ -95,7 +97,8 @@ class Chain(MakesArrays):
     """Makes a batch of a list of results. None if the chain is called for single items."""
     read: Read | None = None
     _begins: Callable[[int], bool] | None = field(default=None, compare=False)
-    """In a worker process, is told the number of each member, and returns whether the batch is not wanted."""
+    """In a worker process, is told the number of each member before it is called, and `NO_MEMBER` before files are
+    read and before the batch is made. Returns whether the batch is not wanted."""
     _plain: set[type] = field(default_factory=set, compare=False)
     """Types of results that are known to be no awaitables."""
     peak: Peak = field(default_factory=Peak, compare=False)
@@ -129,12 +132,17 @@ class Chain(MakesArrays):
             return self.result(item, 0, place, weigh=self.peak.due())
         assert place is not None  # it gives the members their places, and messages their names
         rows: list[Any] = []
+        begins = self._begins
         while len(rows) < len(item):
+            if begins is not None:
+                begins(NO_MEMBER)
             values, first = self.read_some(item[len(rows) :] if rows else item)
             for value in values:
-                if self._begins is not None and self._begins(len(rows)):
+                if begins is not None and begins(len(rows)):
                     raise NotWanted
                 rows.append(self.member(value, first, place, len(rows)))
+        if begins is not None:
+            begins(NO_MEMBER)
         return NoBatch() if type(item) is Unfinished else self.join(rows, place)
 
     def read_some(self, items: Sequence[Any]) -> tuple[Sequence[Any], int]:

@@ -74,6 +74,17 @@ def outlives_alone(item):
     return item.number
 
 
+class DiesWhenStacked:
+    """A sample of which no batch can be made: the worker dies when it asks for its array."""
+
+    def __array__(self, dtype=None, copy=None):
+        os._exit(3)
+
+
+def dies_when_stacked(item):
+    return DiesWhenStacked() if item == 5 else np.zeros(3)
+
+
 def outlives_batch(items):
     for each in items:
         each.reach("call")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -325,25 +326,29 @@ def test_a_quick_group_among_many_threads_does_not_end_the_search_for_their_numb
     assert not sleeps.slow
 
 
-def test_a_stage_gets_no_more_threads_beside_threads_that_run_python() -> None:
+def test_a_segment_gets_no_more_threads_beside_a_thread_that_runs_python(tmp_path: Path) -> None:
+    """It got 60 to 128 threads on two cores."""
+    for number in range(128):
+        np.save(tmp_path / f"{number}.npy", np.zeros(1000, np.float32))
     stop = threading.Event()
 
     def runs_python() -> None:
         while not stop.is_set():
             pass
 
-    burners = [threading.Thread(target=runs_python) for _ in range(2)]
-    for burner in burners:
-        burner.start()
+    burner = threading.Thread(target=runs_python)
+    burner.start()
+    most = 0
     try:
-        with af.items(range(10_000)).map(lambda item: item + 1).batch(16).open() as feed:
-            for _ in range(40):
+        pipeline = af.files(f"{tmp_path}/*.npy").repeat().load(af.npy).map(lambda sample: sample * 2).batch(16)
+        with pipeline.open() as feed:
+            for _ in range(60):
                 next(feed)
-            assert all(threads <= 2 * usable_cores() for _, threads in feed.stats().concurrency)
+                most = max(most, *(threads for _, threads in feed.stats().concurrency))
     finally:
         stop.set()
-        for burner in burners:
-            burner.join()
+        burner.join()
+    assert most <= 8 * usable_cores()
 
 
 # -- asyncfeed's own functions, which the loop calls itself
@@ -357,6 +362,14 @@ def test_samples_of_any_size_are_measured_in_groups(nbytes: int) -> None:
         batches = list(af.items(samples).bucket(boundaries=[100_000], size=50))
     np.testing.assert_array_equal(np.concatenate(batches), np.stack(samples))
     assert groups() < 1000 * max(1000, nbytes) // 16_384 + 50
+
+
+def test_items_that_weigh_nothing_are_called_in_groups() -> None:
+    """What `split` keeps of a stream was decided for one item after the other."""
+    with counted_groups() as groups:
+        kept = list(af.items(lambda: iter(range(2000))).split(0.5, 0.5, seed=1)[0])
+    assert 0 < len(kept) < 2000
+    assert groups() < 500
 
 
 def test_batches_of_some_kilobytes_are_stacked_in_groups() -> None:

@@ -50,6 +50,13 @@ def test_nothing_is_said_of_functions_in_processes() -> None:
         assert not explained(af.items(range(1000)).map(fns.same, on="process").batch(16))
 
 
+def test_a_feed_says_the_same_after_its_run() -> None:
+    with one_core_is(0.05, 10):
+        with af.items(range(1000)).map(computes).batch(16).open() as feed:
+            list(feed)
+        assert TEXT in feed.explain()
+
+
 def test_nothing_is_said_before_the_run() -> None:
     pipeline = af.items(range(10)).map(computes)
     assert pipeline.open().explain() == pipeline.explain()

@@ -167,6 +167,17 @@ def test_the_member_of_a_batch_that_kills_two_workers_is_the_one_that_is_named()
         assert (feed.failure.key, feed.failure.ordinal) == ("number 7", 7)
 
 
+def test_a_worker_that_dies_while_it_stacks_a_batch_blames_no_member() -> None:
+    """The last member was done by then. All members are named."""
+    with af.items(range(32)).map(dying.dies_when_stacked, on="process").batch(4).open() as feed:
+        came: list[Any] = []
+        with pytest.raises(RuntimeError, match="the second one to die there"):
+            came.extend(feed)
+        assert len(came) == 1
+        assert feed.failure is not None
+        assert feed.failure.ordinal == [4, 5, 6, 7]
+
+
 def test_deaths_at_several_members_of_a_batch_are_no_failure(tmp_path: Path) -> None:
     """Each member has killed one worker, so none is at fault."""
     items = [

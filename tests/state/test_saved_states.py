@@ -49,6 +49,7 @@ PIPELINES: dict[str, af.Pipeline[Any]] = {
     "a buffer": NUMBERS.map(tenfold).shuffle(buffer=9, seed=3).map(noisy, rng=True).batch(4).repeat(2),
     "a merge": af.mix(NUMBERS.map(tenfold), NUMBERS.map(noisy, rng=True), seed=4).map(tenfold).batch(4),
     "an array": af.arrays(np.arange(30)).shuffle(seed=5).map(noisy, rng=True).batch(4, drop_remainder=True),
+    "windows": af.arrays(np.arange(60)).window(8, stride=2).shuffle(seed=6).map(np.sum).batch(4),
 }
 
 

@@ -333,8 +333,8 @@ class ThreadCalls(Calls):
         i, count = current.taken, len(current.values)
         costs = current.costs[i:]
         inline = self.operator.work.inline is not None
-        if inline and current.weight:
-            size = max(1, min(count - i, count * INLINE_BYTES // current.weight))
+        if inline and current.weight is not None:
+            size = max(1, min(count - i, count * INLINE_BYTES // max(1, current.weight)))
         elif inline and costs and 0 <= costs[0] <= INLINE_BYTES:
             size = as_heavy(count - i, costs, INLINE_BYTES)
         elif self._weights.unknown:

@@ -63,13 +63,14 @@ class ThreadDispatch:
         self._slow_seconds = SECOND_THREAD_SECONDS * unit
         self._cores = usable_cores()
         self._in_parallel = runs_python_in_parallel()
+        self._finds_threads = work.concurrency == "auto" and not self._in_parallel
+        """Whether the number of threads is found. Then waits for the GIL must not look like waits for IO."""
         self._size = GroupSize()
         self.room = GROUP_SHARED_FACTOR * GROUP_BYTES
         """Bytes of results at which a group ends."""
         self._size_factor = 1
         """How many times larger groups are than usual, because several threads compute."""
         self._slowness = Slowness()
-        self._auto = work.concurrency == "auto"
         self._wait_ratio: float | None = None
         """Time of an item divided by its CPU time. None before the first group."""
         self._lost_seconds = 0.0
@@ -160,7 +161,7 @@ class ThreadDispatch:
             return outcomes
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
         waited = blocks > 0 or wall - cpu > GIL_FACTOR * self._threads.lag * switches
-        if self._auto and not waited and others < self._cores:
+        if self._finds_threads and not waited and others < self._cores:
             wall = max(cpu, outcomes.read_seconds + cpu - outcomes.read_cpu)
         read_wall, read_cpu = wall, cpu
         if self._chain is not None:

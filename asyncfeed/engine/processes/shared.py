@@ -35,6 +35,7 @@ from asyncfeed.engine.constants import (
     BLOCK_ARRAY_BYTES,
 )
 from asyncfeed.stacking.aligned import ALIGNMENT, aligned_empty
+from asyncfeed.stages.chain import NO_MEMBER
 from asyncfeed.stages.steps import MemberError
 
 if TYPE_CHECKING:
@@ -134,10 +135,10 @@ class Arena:
 
     def begin_value(self) -> None:
         """Note that the next value of the group is being made."""
-        self.begin_member(-1)
+        self.begin_member(NO_MEMBER)
 
     def begin_member(self, number: int) -> None:
-        """Note that the next value is made of a list, and is at the member of this number."""
+        """Note which member of a list the next value is at, or `NO_MEMBER`."""
         _BEGUN.pack_into(self._memory.data, _HEAD.size, self._count + 1, number + 1)
 
     def stop(self) -> None:
