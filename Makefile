@@ -102,6 +102,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/work.py
 	$(BIN)/python benchmarks/files.py
 	$(BIN)/python benchmarks/ordinary.py
+	$(BIN)/python benchmarks/usual.py
 	$(BIN)/python benchmarks/queues.py
 	$(BIN)/python benchmarks/legacy.py
 	$(BIN)/python benchmarks/crossing.py
