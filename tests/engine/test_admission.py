@@ -231,6 +231,39 @@ def test_every_pipeline_comes_to_its_end_however_little_memory_there_is(
         assert used == 0
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("length", [1, 3, CHUNK])
+@pytest.mark.parametrize("limit", [1, 5000, 30_000, 40_000, 100_000])
+def test_one_call_at_a_time_goes_on_while_a_large_item_waits_for_room(
+    limit: int, length: int, ordered: bool, seed: int
+) -> None:
+    """A group behind it was given back and taken again without end, and passed for a call that runs."""
+
+    async def later(array: Any) -> int:
+        await asyncio.sleep(0.01)
+        return int(array[0])
+
+    arrays = [np.full(30_000 if number % 5 == 4 else 70, number, np.uint8) for number in range(40)]
+    pipeline = af.items(arrays).map(np.copy, concurrency=1, ordered=ordered).map(later)
+
+    async def main() -> list[int]:
+        came: list[int] = []
+        async with pipeline.open(memory_limit=limit) as feed:
+            for _ in range(20):
+                came.append(await anext(feed))
+                await asyncio.sleep(1)
+            state = feed.state_dict()
+        async with pipeline.open(memory_limit=limit, state=state) as feed:
+            async for number in feed:
+                came.append(number)
+                await asyncio.sleep(1)
+        return came
+
+    with chunks_of(length):
+        came = run_virtual(main(), seed=seed)
+    assert (came if ordered else sorted(came)) == list(range(40))
+
+
 @pytest.mark.parametrize("limit", [50, 100, 200])
 @pytest.mark.parametrize("ending", ["repeat", "skip"])
 def test_unordered_elements_of_what_comes_later_do_not_lock_out_those_that_are_next(

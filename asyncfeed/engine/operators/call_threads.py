@@ -92,6 +92,8 @@ class ThreadCalls(Calls):
         """Whether items are lists whose members threads can share."""
         self._members = 0
         """Number of members for which the functions were called."""
+        self._admitting: set[int] = set()
+        """The numbers of the groups that wait for room in the budget."""
         self._measuring: set[int] = set()
         """The numbers of the groups whose items are being measured."""
         self._was_slow = False
@@ -131,7 +133,11 @@ class ThreadCalls(Calls):
             if pool.wants_notice and (self._current or self._given_back or self._begun) and not on_loop:
                 pool.wake_one(self._count_begun())
             if group.entry.one_by_one and not group.admitted:
-                await self._admit_group(group)
+                self._admitting.add(group.number)
+                try:
+                    await self._admit_group(group)
+                finally:
+                    self._admitting.discard(group.number)
             if self._shares:
                 await self._call_lists(group)
             else:
@@ -314,12 +320,17 @@ class ThreadCalls(Calls):
         self._was_slow, self._quick = slow, quick
 
     def _next_group(self) -> Group | None:
-        """Take the items of the next group, first those that were begun. Return None if there are none."""
+        """Take the items of the next group, first those that were begun. Return None if there are none.
+
+        If items are called in their order, there are none while an earlier group waits for room. They would only
+        be given back, and would count as calls that run, so that the earlier group would not be next.
+        """
         earliest = self._given_back[0].number if self._given_back else sys.maxsize
+        waiting = min(self._admitting, default=sys.maxsize) if self._dispatch.in_turn else sys.maxsize
         for begun in self._begun:
-            if begun.number < earliest and self._may_help(begun):
+            if begun.number < min(earliest, waiting) and self._may_help(begun):
                 return begun
-        if self._given_back:
+        if earliest < waiting:
             group = self._given_back.pop(0)
             costs = group.entry.costs[group.start :]
             size = self._dispatch.group(len(group.items), costs, self._weights.ratio)
@@ -328,7 +339,7 @@ class ThreadCalls(Calls):
             group.entry.waiting -= len(group.items)
             return group
         current = self._current
-        if current is None or (current.one_by_one and self._admission.holds_others):
+        if current is None or waiting < sys.maxsize or (current.one_by_one and self._admission.holds_others):
             return None
         i, count = current.taken, len(current.values)
         costs = current.costs[i:]

@@ -77,7 +77,7 @@ class ThreadDispatch:
         """How long a group waits for the GIL or for a core. It is known of groups that wait for nothing else."""
         self._kernel_share = 0.0
         """The share of the time of a group in which the kernel reads, without the GIL. Functions hold it."""
-        self._in_turn = work.concurrency == 1 and work.inline is None
+        self.in_turn = work.concurrency == 1 and work.inline is None
         """Whether items are called in their order."""
         self._turn = 0
         """The number of the item that is called next, if so."""
@@ -201,7 +201,7 @@ class ThreadDispatch:
     def _timed(
         self, items: list[Any], places: list[ItemPlace] | None, number: int
     ) -> tuple[Outcomes, float, float, tuple[int, int]]:
-        if self._in_turn and number != self._turn:
+        if self.in_turn and number != self._turn:
             return Outcomes(), 0.0, 0.0, (0, 0)
         switches, blocks = thread_waits()
         wall, cpu = perf_counter(), thread_time()

@@ -77,7 +77,7 @@ class ProcessDispatch(ThreadDispatch):
         return outcomes
 
     def _in_process(self, items: list[Any], places: list[ItemPlace] | None, number: int) -> tuple[Outcomes, float]:
-        if self._in_turn and number != self._turn:
+        if self.in_turn and number != self._turn:
             return Outcomes(), 0.0
         outcomes, seconds = self._processes.call(items, places)
         self._turn = number + len(outcomes)
