@@ -91,6 +91,11 @@ GIL_FACTOR: Final = 2
 """A thread waited for something other than the GIL if its waits were longer than this many times what the loop
 waits for the GIL. Waits for the GIL were 0.5 to 1.3 times as long, beside a busy loop and beside 1 to 4 threads
 that run Python. Those of a function that sleeps for 1 ms were 12 times as long."""
+DOUBTFUL_SHARE: Final = 0.1
+"""A wait in which other threads of the process computed for this share of the time was perhaps for the GIL."""
+DOUBTFUL_GROUPS: Final = 4
+"""So many slow groups in a row are believed if each of them is doubtful. Beside a thread that runs Python and two
+programs that use all cores, 14 of 96 runs took waits for the GIL for waits for IO, and with this 1 of 160."""
 SURE_FACTOR: Final = 4
 """A sample that takes this many times longer than `SECOND_THREAD_SECONDS` is believed at once. Others must be that
 slow twice in a row, because one slow group may be the machine's fault."""

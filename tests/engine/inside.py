@@ -324,8 +324,8 @@ class _Told:
     ending = False
     lag = 0.0
     """How long the loop waits for the GIL."""
-    waits = 1, 0
-    """How often a thread has waited in a group, and how many blocks it has read."""
+    waits = 1, 0, 0.0
+    """How often a thread has waited in a group, how many blocks it has read, and how long others computed."""
 
     def __init__(self, wall: float, cpu: float) -> None:
         self.told = wall, cpu
@@ -353,9 +353,12 @@ class Groups:
         """Let calls take this long from now on."""
         self._told.told = wall, cpu
 
-    def wait(self, lag: float, times: int, blocks: int = 0) -> None:
-        """Let the loop wait so long for the GIL, and a thread wait so often in a group and read so many blocks."""
-        self._told.lag, self._told.waits = lag, (times, blocks)
+    def wait(self, lag: float, times: int, blocks: int = 0, *, elsewhere: float = 0.0) -> None:
+        """Let the loop wait so long for the GIL, and a thread wait so often in a group and read so many blocks.
+
+        Other threads compute so many seconds meanwhile.
+        """
+        self._told.lag, self._told.waits = lag, (times, blocks, elsewhere)
 
     @property
     def quick_threads(self) -> int:

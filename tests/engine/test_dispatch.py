@@ -301,6 +301,29 @@ def test_waits_that_are_longer_than_those_of_the_loop_are_for_something_else(
     assert asks.most_threads > 10 * usable_cores()
 
 
+def test_a_wait_in_which_other_threads_computed_is_believed_after_some_groups() -> None:
+    """The loop got the GIL at once, because another program had the core of the thread that runs Python."""
+    beside = Groups(20 * US, 20 * US)
+    beside.wait(60 * US, 4, elsewhere=3e-3)
+    beside.measure()
+    for _ in range(10):
+        beside.take(20e-3, 20 * US)
+        assert after(beside, rounds=3)[1] is False
+        beside.take(20 * US, 20 * US)
+        beside.measure(1)
+    beside.take(20e-3, 20 * US)
+    assert after(beside, rounds=4)[1] is True
+
+
+def test_a_wait_in_which_no_other_thread_computed_is_believed_at_once() -> None:
+    alone = Groups(20e-3, 20 * US)
+    alone.wait(60 * US, 2, elsewhere=1e-3)
+    assert after(alone, rounds=1)[1] is True
+    reads = Groups(20e-3, 20 * US)
+    reads.wait(60 * US, 2, blocks=8, elsewhere=20e-3)
+    assert after(reads, rounds=1)[1] is True
+
+
 def test_a_first_call_that_only_computes_does_not_make_a_stage_slow() -> None:
     """It imports a library, say."""
     stage = Groups(0.5, 0.4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asyncfeed.engine.constants import DOUBTFUL_GROUPS
+
 
 class Slowness:
     """Decides that from one group after the other.
@@ -19,9 +21,13 @@ class Slowness:
         self._in_a_row = 0
         """Number of groups in a row of which that is true."""
 
-    def note(self, is_slow: bool, *, sure: bool, working: int) -> None:
-        """Note whether the items of a group were slow, and if that is `sure`. As many threads worked at a time."""
+    def note(self, is_slow: bool, *, sure: bool, doubtful: bool, working: int) -> None:
+        """Note whether the items of a group were slow, and if that is `sure` or `doubtful`.
+
+        As many threads worked at the same time.
+        """
         self._in_a_row = 1 if is_slow is not self._last else self._in_a_row + 1
         self._last = is_slow
-        if sure or self._in_a_row > (1 if is_slow else working):
+        enough = working + 1 if not is_slow else DOUBTFUL_GROUPS if doubtful else 2
+        if sure or self._in_a_row >= enough:
             self.slow = is_slow

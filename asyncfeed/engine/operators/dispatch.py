@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 import numpy as np
 
 from asyncfeed.engine.constants import (
     BUSY_FACTOR,
+    DOUBTFUL_SHARE,
     FIRST_THREADS,
     GIL_FACTOR,
     GROUP_BYTES,
@@ -152,7 +153,7 @@ class ThreadDispatch:
         """
         limiter = self.limiter
         others = min(limiter.busy, limiter.width - 1)
-        outcomes, wall, cpu, (switches, blocks) = await self._threads.run(
+        outcomes, wall, cpu, (switches, blocks, elsewhere) = await self._threads.run(
             self._name, self._timed, items, places, number, limiter=limiter
         )
         limiter.computed += cpu
@@ -161,6 +162,7 @@ class ThreadDispatch:
             return outcomes
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
         waited = blocks > 0 or wall - cpu > GIL_FACTOR * self._threads.lag * switches
+        doubtful = self._finds_threads and not blocks and elsewhere > DOUBTFUL_SHARE * (wall - cpu)
         if self._finds_threads and not waited and others < self._cores:
             wall = max(cpu, outcomes.read_seconds + cpu - outcomes.read_cpu)
         read_wall, read_cpu = wall, cpu
@@ -193,6 +195,7 @@ class ThreadDispatch:
             called / amount + (read_cpu if together else read) / reads,
             max(cpu - read_cpu, called / WAITED_FACTOR) / amount + max(read_cpu, read / WAITED_FACTOR) / reads,
             surely_slow=together,
+            doubtful=doubtful,
             working=others + 1,
             imports=first and not waited,
         )
@@ -200,11 +203,15 @@ class ThreadDispatch:
 
     def _timed(
         self, items: list[Any], places: list[ItemPlace] | None, number: int
-    ) -> tuple[Outcomes, float, float, tuple[int, int]]:
+    ) -> tuple[Outcomes, float, float, tuple[int, int, float]]:
+        """Return what a group came to, how long it took, and how long it computed.
+
+        Then how often its thread waited, how many blocks it read, and how long other threads computed meanwhile.
+        """
         if self.in_turn and number != self._turn:
-            return Outcomes(), 0.0, 0.0, (0, 0)
+            return Outcomes(), 0.0, 0.0, (0, 0, 0.0)
         switches, blocks = thread_waits()
-        wall, cpu = perf_counter(), thread_time()
+        everything, wall, cpu = process_time(), perf_counter(), thread_time()
         outcomes = self.call(items, places)
         outcomes.amount = outcomes.amount or len(outcomes)
         if self._single is not None:
@@ -212,7 +219,7 @@ class ThreadDispatch:
         self._turn = number + len(outcomes)
         wall, cpu = perf_counter() - wall, thread_time() - cpu
         switched, read = thread_waits()
-        return outcomes, wall, cpu, (switched - switches, read - blocks)
+        return outcomes, wall, cpu, (switched - switches, read - blocks, process_time() - everything - cpu)
 
     def _call_lists(self, lists: list[tuple[Gathering, Members]], places: list[ItemPlace]) -> Outcomes:
         """Call the functions for members of lists. Return the batches of the lists that are done then.
@@ -312,15 +319,19 @@ class ThreadDispatch:
         self._was_heavy = self.room - room > HEAVY_FACTOR * GROUP_BYTES
         return outcomes
 
-    def _learn(self, seconds: float, work: float, *, surely_slow: bool, working: int, imports: bool) -> None:
+    def _learn(
+        self, seconds: float, work: float, *, surely_slow: bool, doubtful: bool, working: int, imports: bool
+    ) -> None:
         """Learn from a group in which an item took `seconds`. Another thread may save `work` seconds of them.
 
         A group that waits for the disk is slow however little it works: the disk serves several groups at a time.
-        `working` threads worked at the same time. If it perhaps `imports` a library, it says nothing about others.
+        `working` threads worked at the same time. If a group is `doubtful`, it perhaps waited for the GIL. If it
+        perhaps `imports` a library, it says nothing about others.
         """
         if not imports:
-            sure = surely_slow or work > SURE_FACTOR * self._slow_seconds
-            self._slowness.note(sure or work > self._slow_seconds, sure=sure, working=working)
+            is_slow = surely_slow or work > self._slow_seconds
+            sure = surely_slow or (work > SURE_FACTOR * self._slow_seconds and not doubtful)
+            self._slowness.note(is_slow, sure=sure, doubtful=doubtful, working=working)
         shared = self.slow and (self._wait_ratio or 1) < WAITED_FACTOR
         self._size_factor = GROUP_SHARED_FACTOR if shared or self._crowded else 1
         self._size.learn(seconds, self._size_factor * GROUP_SECONDS)
