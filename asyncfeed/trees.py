@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -150,7 +150,9 @@ def total_size(items: Sequence[Any]) -> int:
         if tuple in kinds and len(set(map(len, items))) == 1:
             return OBJECT * len(items) + sum(map(total_size, zip(*items, strict=True)))
         if dict in kinds and len(items) >= MANY and not any_registered() and len(set(map(len, items))) == 1:
-            return OBJECT * len(items) + sum(map(total_size, zip(*map(dict.values, items), strict=True)))
+            with suppress(KeyError):  # not all have the same keys
+                columns = [list(map(itemgetter(key), items)) for key in items[0]]
+                return OBJECT * len(items) + sum(map(total_size, columns))
         if str in kinds or bytes in kinds:
             return sum(map(len, items))
     return sum(map(size_of, items))

@@ -268,3 +268,9 @@ CLOSED_LOOP_CANCELLATIONS: Final = 100
 """How many times a coroutine of a closed loop is cancelled, if it awaits again each time. With more, a coroutine
 that never ends blocks the closing of its loop for longer. With less, a `finally` block with many awaits is not
 completed."""
+AHEAD_ITEMS: Final = 64
+"""Maximum number of small items that leave the last queue together. Consumers draw them without its lock."""
+AHEAD_FEWEST: Final = 4
+"""Fewer are taken one by one."""
+AHEAD_BYTES: Final = 1024
+"""Maximum bytes of each of them. They no longer count as in flight."""

@@ -15,14 +15,15 @@ from itertools import repeat
 from typing import Any
 
 from asyncfeed.engine.checkpoint.track import Track
-from asyncfeed.engine.constants import READY_BYTES
-from asyncfeed.engine.consumers import Delivered, EpochGate, Waiters
+from asyncfeed.engine.constants import AHEAD_FEWEST, READY_BYTES
+from asyncfeed.engine.consumers import Delivered, EpochGate, Queue, Waiters
 from asyncfeed.engine.coroutines import refuse_own_loop
 from asyncfeed.engine.failed import Failed
 from asyncfeed.engine.limits.budget import Budget
 from asyncfeed.engine.meter import ASKED, NEITHER, READY, Metered, clock_of
 from asyncfeed.engine.operators.step import Gate
 from asyncfeed.errors import ClosedError, Failure
+from asyncfeed.machine import runs_python_in_parallel
 from asyncfeed.stages.steps import Chunk
 
 
@@ -42,7 +43,8 @@ class Handoff(Metered):
 
     Most items are taken while more are ready behind them. Taking such an item changes only the counts: no consumer
     is woken or begins to wait, no epoch ends, and the loop need not be told. `_easy` is at most the number of such
-    items in front. Each change of the queue must keep it so.
+    items in front. Each change of the queue must keep it so. Small ones leave the queue together (`Ahead`), and a
+    thread draws them without the lock. Nothing is taken from the queue before these are drawn or queued again.
     """
 
     def __init__(self, room: int, loop: asyncio.AbstractEventLoop, budget: Budget, *, fixed: bool = True) -> None:
@@ -64,11 +66,11 @@ class Handoff(Metered):
         self._loop = loop
         self._budget = budget
         self._needy = budget.waiting
-        """The waits for memory. If there are any, the loop must be told what consumers have freed."""
-        self._items: deque[tuple[Any, int, bool]] = deque()
-        """(item, bytes, False), or (None, 0, True) for the end of an epoch."""
+        """The waits for memory, of which the loop must be told what consumers have freed."""
+        self._items: Queue = deque()
         self._easy = 0
         """Number of items in front that can be taken without further checks: see above."""
+        self._in_parallel = runs_python_in_parallel()
         self._gate = Gate()
         self._full = False
         self._waking = False
@@ -91,8 +93,7 @@ class Handoff(Metered):
         items = chunk.items
         share = chunk.nbytes // max(1, len(items))
         room = self._most if self._fixed else max(2, min(self._most, READY_BYTES // max(1, share)))
-        place = 0
-        unwanted = False
+        place, unwanted = 0, False
         if self.track is not None:
             self.track.note_put(chunk, self.gone)
         while place < len(items):
@@ -180,6 +181,7 @@ class Handoff(Metered):
         if self.stopped is None:
             self._cut_at = self._meter.now()
             self.stopped = reason
+            self.delivered.ahead.withdraw()
 
     def clear(self, *, wait: bool = True) -> None:
         """Drop the queued items after a `cut`. Without `wait`, only if the lock is free."""
@@ -190,6 +192,7 @@ class Handoff(Metered):
                 self._lock.release()
 
     def _clear(self) -> None:
+        self._take_back()
         self.delivered.drop([nbytes for _, nbytes, is_end in self._items if not is_end])
         self._items.clear()
         self._easy = self._epochs.queued_ends = 0
@@ -236,10 +239,6 @@ class Handoff(Metered):
 
     # -- the consumers' side
 
-    def _end_seen(self) -> None:
-        if not self.ends_elsewhere:
-            self._meter.end()
-
     def _turn(self) -> None:
         ready = self._held or (self._items and (len(self._items) > 1 or not self._items[0][2]))
         self._meter.turn(READY if ready else ASKED if self._waiters else NEITHER)
@@ -274,9 +273,7 @@ class Handoff(Metered):
     def _pop_item(self) -> Any:
         self._easy = max(0, self._easy - 1)
         item, nbytes, _ = self._items.popleft()
-        delivered = self.delivered
-        delivered.count += 1
-        delivered.nbytes += nbytes
+        self.delivered.deliver(nbytes)
         if not self._items or self._items[0][2]:
             self._turn()
         return item
@@ -287,6 +284,7 @@ class Handoff(Metered):
         Any thread may call this. Consumers that wait for an item of an earlier epoch get the end of their epoch.
         """
         with self._lock:
+            self._take_back()
             epochs = self._epochs
             epochs.wanted = max(epochs.wanted, epoch)
             while self._items and epochs.front < epoch:
@@ -324,25 +322,42 @@ class Handoff(Metered):
         thread Ctrl-C interrupts it.
         """
         with self._lock:
-            if (
-                self._easy
-                and (epoch is None or epoch == self._epochs.front)
-                and self.stopped is None
-                and not self._needy
-            ):
-                self._easy -= 1
-                item, nbytes, _ = self._items.popleft()
-                delivered = self.delivered
-                delivered.count += 1
-                delivered.nbytes += nbytes
-                return item
+            if self._is_easy(epoch):
+                if self._easy >= AHEAD_FEWEST and not self._in_parallel and self.delivered.ahead.over:
+                    self._put_ahead()
+                for item in self.delivered.ahead.items:
+                    return item
+                if self.stopped is None:  # else `cut` may have withdrawn what comes before the queue
+                    self._easy -= 1
+                    item, nbytes, _ = self._items.popleft()
+                    self.delivered.deliver(nbytes)
+                    return item
         return self._wait_and_take(epoch)
+
+    def _is_easy(self, epoch: int | None) -> bool:
+        """Return whether the next item can be taken without further checks."""
+        ready = self._easy and self.stopped is None and not self._needy
+        return bool(ready) and (epoch is None or epoch == self._epochs.front)
+
+    def _put_ahead(self) -> None:
+        """Let the next draws take small items without the lock, under which this is called."""
+        most, self._easy = self._easy, 0  # until it is counted, also if Ctrl-C comes
+        self.delivered.put_ahead(self._epochs.front, self._items, most)
+        if self.stopped is not None:  # `cut`, which takes no lock, may have come before that
+            self.delivered.ahead.withdraw()
+        self._count_easy()
+
+    def _take_back(self) -> None:
+        """Queue again what lies ahead. The lock is held."""
+        if self.delivered.take_back(self._items):
+            self._count_easy()
 
     def _wait_and_take(self, epoch: int | None) -> Any:
         waiter: Any = None
         try:
             while True:
                 with self._lock:
+                    self._take_back()
                     found, item = self._pop(epoch)
                     if found:
                         wake = self._must_settle()
@@ -360,31 +375,24 @@ class Handoff(Metered):
                 waiter.acquire()
         except BaseException:
             if waiter is not None:
-                self._withdraw(waiter)
+                with self._lock:
+                    self._waiters.leave(waiter, self._waiters.threads)
+                    self._turn()
             raise
         if wake:
             self._call_settle()
         return item
 
-    def _withdraw(self, waiter: Any) -> None:
-        """Remove a thread from the waiters. If it was already woken for an item, wake another consumer."""
-        with self._lock:
-            if waiter in self._waiters.threads:
-                self._waiters.threads.remove(waiter)
-            else:
-                self._waiters.wake(1)
-            self._turn()
-
     def take_ready(self, most: int, nbytes: int) -> list[Any]:
-        """Take up to `most` items that are ready, and up to `nbytes` bytes together.
+        """Take up to `most` items that are ready, and up to `nbytes` bytes together, without waiting.
 
         The bytes are at most a sixteenth of the memory limit, because items that were taken are no longer counted.
-        Any thread except the loop's may call this. It does not wait and raises nothing: the next `take` gets the
-        end, the failure or the stop.
+        Any thread except the loop's may call this. The next `take` gets the end, the failure or the stop.
         """
         taken: list[Any] = []
         nbytes = min(nbytes, self._budget.limit // 16)
         with self._lock:
+            self._take_back()
             while len(taken) < most and self._items and self.stopped is None:
                 _, weight, is_end = self._items[0]
                 if weight > nbytes or is_end:
@@ -406,16 +414,10 @@ class Handoff(Metered):
         Raises `StopAsyncIteration` at the end of the stream, or of the `epoch`. The item is taken in the same step
         of the task that returns it, so a wait that is cancelled loses no item.
         """
-        with self._lock:
-            if (
-                self._easy
-                and (epoch is None or epoch == self._epochs.front)
-                and self.stopped is None
-                and not self._needy
-            ):
-                return self._pop_item()
         while True:
             with self._lock:
+                if self._is_easy(epoch):
+                    return self._pop_item()
                 try:
                     found, item = self._pop(epoch)
                 except StopIteration:
@@ -432,11 +434,9 @@ class Handoff(Metered):
                 await sleeper
             except asyncio.CancelledError:
                 with self._lock:
-                    if sleeper in self._waiters.sleepers:
-                        self._waiters.sleepers.remove(sleeper)
+                    if sleeper in self._waiters.sleepers or not sleeper.cancelled():
+                        self._waiters.leave(sleeper, self._waiters.sleepers)
                         self._turn()
-                    elif not sleeper.cancelled():
-                        self._waiters.wake(1)  # it was already woken for an item, so wake another consumer
                 raise
             except BaseException:
                 # The coroutine is being closed, perhaps by the garbage collector on a thread that holds the lock.

@@ -134,6 +134,10 @@ class Metered:
         with self._lock:
             self._meter.end()
 
+    def _end_seen(self) -> None:
+        if not self.ends_elsewhere:
+            self._meter.end()
+
     def _turn(self) -> None:
         raise NotImplementedError
 

@@ -34,6 +34,7 @@ class JsonLines(LineDecoder[Any]):
     """
 
     name = "json_lines"
+    together = 1 << 16
 
     @overload
     def __call__(

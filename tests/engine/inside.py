@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from asyncfeed.engine import channel, constants, coroutines, explain, plan
 from asyncfeed.engine.checkpoint import record, track
 from asyncfeed.engine.checkpoint.in_hand import InHand
 from asyncfeed.engine.closed_loop import watch_on
+from asyncfeed.engine.consumers import Delivered
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
 from asyncfeed.engine.handoff import Handoff
@@ -62,6 +64,8 @@ __all__ = [
     "Shown", "ThreadedIterator", "Threads", "Tuner", "Worker", "expansions_of", "kept", "watch_on",
 ]  # fmt: skip
 
+AHEAD_ITEMS = constants.AHEAD_ITEMS
+"""How many small items leave the last queue together."""
 CHUNK = constants.CHUNK_ITEMS
 """The largest number of items that a stage sends on together, if it is free to choose."""
 LATE = constants.LATE_FACTOR
@@ -291,6 +295,17 @@ def stopped_at_exit_before_its_start(feed: af.Feed[Any]) -> str | None:
 def take_ready(feed: af.Feed[Any], most: int, nbytes: int) -> list[Any]:
     """Take up to `most` items of `nbytes` together that are ready, as a bridge does to cross with several."""
     return session_of(feed).take_ready(most, nbytes)
+
+
+def wait_for_ready(feed: af.Feed[Any], count: int) -> None:
+    """Wait until so many items lie in the last queue."""
+    while len(_run(feed).handoff) < count:
+        time.sleep(0.001)
+
+
+def drawing_files() -> set[str]:
+    """Return the files of the code that draws an item."""
+    return {each.__code__.co_filename for each in (af.Feed.__next__, Handoff.take, Delivered.put_ahead)}
 
 
 class Bridge:

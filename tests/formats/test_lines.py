@@ -73,6 +73,28 @@ def test_lines_of_any_length_come_whole_across_blocks(path: Path, lengths: list[
     assert read(path) == expected
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 12), st.booleans(), st.integers(0, 40))
+def test_a_block_is_decoded_in_pieces_of_whole_lines(
+    path: Path, monkeypatch: pytest.MonkeyPatch, lengths: list[int], nbytes: int, ends: bool, wrong: int
+) -> None:
+    """Nobody can tell, not even from the number of a line in an error."""
+    monkeypatch.setattr(Lines, "together", nbytes)
+    contents = [b"x" * length for length in lengths]
+    path.write_bytes(b"\n".join(contents) + (b"\n" if ends else b""))
+    expected = [line.decode() for line in contents]
+    if expected and not ends and not expected[-1]:
+        expected.pop()  # a file that ends with a line's end
+    if not lengths and ends:
+        expected = [""]
+    assert read(path) == expected
+    if wrong < len(lengths):
+        contents[wrong] += b"\xff"
+        path.write_bytes(b"\n".join(contents))
+        with pytest.raises(Corrupt, match=f"offset {lengths[wrong]} of line {wrong + 1}"):
+            read(path)
+
+
 def test_a_line_that_never_ends_is_corrupt(path: Path) -> None:
     path.write_bytes(b"ok\n" + b"x" * 300_000)
     with pytest.raises(Corrupt, match=r"a\.txt: line 2 is longer than 100000 bytes"):
