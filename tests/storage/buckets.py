@@ -30,9 +30,10 @@ def fill(server: ObjectServer, count: int, size: int = SIZE) -> list[bytes]:
     return bodies
 
 
-def files(server: ObjectServer, pattern: str = "*.raw", **options: Any) -> af.Pipeline[af.File]:
-    """Return the listed objects of a bucket."""
-    return af.files(f"s3://bucket/{pattern}", **{"endpoint": server.url, "anonymous": True, **options})
+def files(server: ObjectServer | str, pattern: str = "*.raw", **options: Any) -> af.Pipeline[af.File]:
+    """Return the listed objects of a bucket on a server, or at its address."""
+    url = server if isinstance(server, str) else server.url
+    return af.files(f"s3://bucket/{pattern}", **{"endpoint": url, "anonymous": True, **options})
 
 
 def add_every_fault(faults: Faults, *, stalls: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -137,36 +138,39 @@ def test_what_obstore_keeps_of_a_request_keeps_no_thread(
 def test_memory_does_not_grow_with_the_number_of_opens(
     server: ObjectServer, use: Callable[[af.Pipeline[Any]], None]
 ) -> None:
-    """Blocks of Python's memory, and pages of the process.
-
-    What is kept grows each time. What the allocator sets aside, in a process in which other tests ran, does not.
-
-    `tracemalloc` would tell bytes, but it may crash a process whose native threads use Python.
-    """
-    listed = files(server)
+    """In a process of its own: after other tests, one in a hundred runs kept 220 KB an open that were no objects."""
     if use is fail:
         server.faults.add("503", where=lambda key: key >= "00030")
+    program = f"from {__name__} import tell_growth, {use.__name__}; tell_growth({server.url!r}, {use.__name__})"
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert (told.returncode, told.stdout) == (0, "it does not grow\n"), told.stderr + told.stdout
+
+
+def tell_growth(url: str, use: Callable[[af.Pipeline[Any]], None]) -> None:
+    """Open often, and print how Python's blocks of memory and the pages of the process grow.
+
+    What is kept grows each time. What the allocator sets aside does not. `tracemalloc` would tell bytes, but it may
+    crash a process whose native threads use Python.
+    """
     retry = af.Retry(attempts=2, first_delay=1e-3) if use is fail else PATIENT
-    pipeline = listed.load(af.raw("uint8"), retry=retry).batch(8)
+    pipeline = files(url).load(af.raw("uint8"), retry=retry).batch(8)
 
     def opened(times: int) -> tuple[int, int]:
         for _ in range(times):
             use(pipeline)
-            server.log.clear()
         gc.collect()
         return sys.getallocatedblocks(), resident()
 
     opened(OPENS)
-    told = []
     for _ in range(3):
         blocks, nbytes = opened(1)
         more_blocks, more_bytes = opened(OPENS)
-        told.append(
-            f"{(more_blocks - blocks) / OPENS:.1f} blocks, {(more_bytes - nbytes) / OPENS:.0f} bytes an open"
-        )
         if more_blocks - blocks < KEPT_BLOCKS * OPENS and more_bytes - nbytes < KEPT_BYTES * OPENS:
+            print("it does not grow")
             return
-    pytest.fail(f"{use.__name__}: " + "; ".join(told))
+        print(f"{(more_blocks - blocks) / OPENS:.1f} blocks, {(more_bytes - nbytes) / OPENS:.0f} bytes an open")
 
 
 def resident() -> int:
