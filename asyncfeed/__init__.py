@@ -26,6 +26,7 @@ from asyncfeed.errors import (
 )
 from asyncfeed.file_source import files
 from asyncfeed.formats.base import Decoder
+from asyncfeed.limits import limits
 from asyncfeed.pipeline import Pipeline
 from asyncfeed.reading.file import File
 from asyncfeed.sources import arrays, items
@@ -103,6 +104,7 @@ __all__ = [
     "items",
     "json",
     "json_lines",
+    "limits",
     "lines",
     "litdata",
     "mds",

@@ -291,7 +291,7 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         If it has begun and its consumer waited, the text also names the stages that compute on one core because
         of the GIL, which would use more cores in processes.
         """
-        text = self.pipeline.explain(memory_limit=self._session.limit())
+        text = self.pipeline.explain(memory_limit=self._session.memory_limit)
         run = self._session.run
         if run is None:
             return text

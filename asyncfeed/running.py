@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from asyncfeed.description import Description
 from asyncfeed.errors import PipelineError, StateError
-from asyncfeed.machine import default_memory_limit
 from asyncfeed.sizes import Size, parse_bytes
 from asyncfeed.state.saving import Saving, alone, checked
 
@@ -65,8 +64,9 @@ class Running(Description, Generic[T_co]):
                 default is 30 seconds. A thread writes it, so no draw waits for the disk. A write that fails is
                 logged as a warning, and the file keeps the state before.
             memory_limit: Limit of all data in flight, in bytes or as text such as "500MB" or "2GiB". Queues,
-                reads, reorder buffers and prefetched batches count together. The default is a quarter of the
-                memory of the machine or the container, at most 1 GiB. An item larger than the limit passes alone.
+                reads, reorder buffers and prefetched batches count together. By default, the feeds of a process
+                share a quarter of the memory of the machine or the container, at most 1 GiB: see `limits`. An item
+                larger than the limit passes alone.
             grace: Seconds to wait at the end of the run for functions that still run and generators that close.
             epoch: The number of this run, if runs follow each other. Pass 0, 1, 2, ... so that each run gets a new
                 shuffle and new random numbers, exactly as `repeat` would give. Without it every run repeats epoch
@@ -202,7 +202,7 @@ class Running(Description, Generic[T_co]):
         """
         from asyncfeed.engine.explain import explain  # noqa: PLC0415 - the description does not need the engine
 
-        limit = default_memory_limit() if memory_limit is None else parse_bytes(memory_limit, "explain")
+        limit = None if memory_limit is None else parse_bytes(memory_limit, "explain")
         return explain(self._pipeline, limit)
 
 

@@ -20,7 +20,6 @@ from asyncfeed.engine.coroutines import report_held_up, running_loop
 from asyncfeed.engine.interruptions import has_interrupted
 from asyncfeed.engine.ready import get_ready, import_state, is_ready
 from asyncfeed.errors import ClosedError, StateError
-from asyncfeed.machine import default_memory_limit
 
 if TYPE_CHECKING:
     from asyncfeed.coordinator import CoordinatorBinding
@@ -137,7 +136,8 @@ class Session:
             self.load(state)
         self._first = 0
         """The epoch to begin with. It is above 0 if the consumer left epochs before the run had begun."""
-        self._memory_limit = memory_limit
+        self.memory_limit = memory_limit
+        """The limit in bytes; None if the feed shares that of the process."""
         self._grace = grace
         self._driver: Driver | None = None
         self._task: asyncio.Task[None] | None = None
@@ -226,16 +226,16 @@ class Session:
             run.request_stop(self.stopped)
 
     def limit(self) -> int:
-        """Return the memory limit. The default is computed at the first call, because that reads files."""
-        if self._memory_limit is None:
-            self._memory_limit = default_memory_limit()
-        return self._memory_limit
+        """Return the memory limit: its own, or that of the process, which feeds share."""
+        from asyncfeed.engine.limits.process_memory import process_memory  # noqa: PLC0415 - see engine/ready.py
+
+        return process_memory.limit if self.memory_limit is None else self.memory_limit
 
     def new_run(self, loop: asyncio.AbstractEventLoop, *, driven: bool = True) -> Run:
         """Return a run that has not begun."""
         from asyncfeed.engine.run import Run  # noqa: PLC0415 - see engine/ready.py
 
-        run = Run(self.pipeline, loop=loop, memory_limit=self.limit(), **self._options)
+        run = Run(self.pipeline, loop=loop, memory_limit=self.memory_limit, **self._options)
         if self._first:
             run.go_to_epoch(self._first)
         # Neither the tasks nor the threads hold the session, so this is called when the user drops the feed.

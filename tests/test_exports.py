@@ -16,7 +16,7 @@ import asyncfeed.reading
 
 PUBLIC = """
 AsyncfeedError ClosedError Coordinator Corrupt Decoder Epoch Epochs Failure Feed FeedCheckpoint FeedStats File Pipeline PipelineError
-Progress Retry Skip StateError StoreError TimedOut Unavailable arrayrecord arrays arrow audio concat csv example feature files image image_folder items json json_lines lines litdata mds merge_states mix npy npz parquet pydataset queue_dataset raw register_size safetensors table tar text tfrecord
+Progress Retry Skip StateError StoreError TimedOut Unavailable arrayrecord arrays arrow audio concat csv example feature files image image_folder items json json_lines limits lines litdata mds merge_states mix npy npz parquet pydataset queue_dataset raw register_size safetensors table tar text tfrecord
 threadsafe threadsafe_generator
 """.split()
 

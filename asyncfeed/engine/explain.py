@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncfeed.engine.constants import FLAT_CALLS
+from asyncfeed.engine.limits.process_memory import process_memory
 from asyncfeed.engine.operators.call_async import AsyncCalls
 from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.plan import Description, prefetched
@@ -21,8 +22,11 @@ ONE_CORE = 0.6, 1.15
 """The seconds that functions compute in a second if they have one core and hardly wait."""
 
 
-def explain(description: Description, memory_limit: int) -> str:
-    """Return one line for each part of a run, from the source to the consumer."""
+def explain(description: Description, memory_limit: int | None) -> str:
+    """Return one line for each part of a run, from the source to the consumer.
+
+    Without a memory limit, the feed shares that of the process.
+    """
     arranged = arrange(description.stages)
     indexed, folded, rest = reached(description.source, arranged)
     lines = []
@@ -51,7 +55,8 @@ def explain(description: Description, memory_limit: int) -> str:
     if any(node.reads_rows for node in rest) and description.source.listed is not None:
         why = refusal()
         text += f"\nsmall files: {f'read by threads, without io_uring: {why}' if why else 'read through io_uring'}"
-    return f"{text}\nmemory: at most {memory_limit:,} bytes in flight in the whole run"
+    where = "in the whole run" if memory_limit is not None else "in all feeds of this process together"
+    return f"{text}\nmemory: at most {memory_limit or process_memory.limit:,} bytes in flight {where}"
 
 
 def held_back(run: Run) -> str:

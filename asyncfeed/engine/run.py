@@ -61,7 +61,7 @@ class Run:
         description: Description,
         *,
         loop: asyncio.AbstractEventLoop,
-        memory_limit: int,
+        memory_limit: int | None,
         grace: float,
         epoch: int = 0,
         by_epoch: bool = False,
@@ -214,7 +214,8 @@ class Run:
 
         A cancellation stops the run, too. `main` raises it again after everything is closed.
         """
-        shared_pool().opened(self.budget.limit)
+        self.budget.begin()
+        shared_pool().opened(self.budget.whole)
         try:
             try:
                 await self._open()
@@ -347,7 +348,8 @@ class Run:
             for step in self.steps:
                 step.release()
         self.steps = []
-        shared_pool().closed(self.budget.limit)
+        shared_pool().closed(self.budget.whole)
+        self.budget.end()
         self.processes.clear()
         self.budget.freed = int
         self._context = Context()

@@ -51,6 +51,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from asyncfeed.engine.constants import GUESS_MIN_BYTES, LIKELY_BYTES
+from asyncfeed.engine.limits.process_memory import Part, process_memory
 
 
 @dataclass(slots=True, eq=False)
@@ -74,10 +75,17 @@ class Budget:
 
     `admit` waits until there is room, or until the item is next (see above). `charge` never waits. It corrects an
     earlier charge, or releases bytes.
+
+    Args:
+        limit: The limit in bytes. Without one, the feeds of the process share theirs.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int | None) -> None:
+        self.whole = process_memory.limit if limit is None else limit
+        """The limit if no other feed runs."""
+        self._shares = limit is None
+        self._part: Part | None = None
+        """What the feed has of the limit of the process while it runs, if it shares that."""
         self.used = 0
         """Bytes that are charged now."""
         self.guessed = 0
@@ -103,6 +111,22 @@ class Budget:
         return self
 
     @property
+    def limit(self) -> int:
+        """The limit in bytes. If feeds share one, it changes with what the others use."""
+        return self.whole if self._part is None else self._part.limit
+
+    def begin(self) -> None:
+        """Take a part of the limit of the process, if it is shared. `end` must be called."""
+        if self._shares:
+            self._part = process_memory.join()
+
+    def end(self) -> None:
+        """Leave the part to others."""
+        part, self._part, self._shares = self._part, None, False
+        if part is not None:
+            process_memory.leave(part)
+
+    @property
     def known(self) -> int:
         """Bytes in flight, without guesses."""
         return self.used - self.guessed
@@ -111,6 +135,8 @@ class Budget:
         """Charge bytes, or release them if `nbytes` is negative. `guess` is how many of them are a guess."""
         self.used += nbytes
         self.guessed += guess
+        if self._part is not None:
+            self._part.note(self.used)
         known = self.used - self.guessed
         if known > self.peak:
             self.peak = known
@@ -263,16 +289,20 @@ class Account:
     * Charges after `close` count nowhere. They come from tasks that end later and release their bytes.
     """
 
-    __slots__ = ("_closed", "_guessed", "_held", "_parent", "budget", "limit", "waiting")
+    __slots__ = ("_closed", "_guessed", "_held", "_parent", "budget", "waiting")
 
     def __init__(self, parent: Budget | Account) -> None:
         self._parent = parent
         self.budget: Budget = parent.budget
-        self.limit: int = parent.limit
         self.waiting: list[_Waiter] = parent.waiting
         self._held = 0
         self._guessed = 0
         self._closed = False
+
+    @property
+    def limit(self) -> int:
+        """The limit of the budget."""
+        return self.budget.limit
 
     @property
     def min_guess(self) -> int:

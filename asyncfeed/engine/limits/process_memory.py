@@ -1,0 +1,106 @@
+"""The memory limit of the process, which feeds without a limit of their own share.
+
+A feed may use what the others do not use, but for an eighth of the limit. That is kept for feeds which have less
+than their fair part: the limit divided by their number and one more. So
+
+* the feeds together hold no more than the limit, beside the item that is next in each of them, and `STEP` of it;
+* one that begins beside others which hold all they may, and whose trainers sleep, does not go item by item; and
+* feeds whose trainers draw come to equal parts, if they all need that much: who has more waits until it has less.
+
+A feed that waits for room is not woken when another one gives memory back. Its own consumer wakes it, and the item
+that is next needs no room. So a feed never waits for another one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from asyncfeed.machine import default_memory_limit
+
+KEPT = 8
+"""The part of the limit that is kept for feeds which have little: one of so many."""
+STEP = 1024
+"""A feed says what it uses in steps of one of so many parts of the limit, because that takes a lock."""
+
+
+class Part:
+    """What one feed uses of the limit of the process. Only that feed calls `note` and asks for `limit`."""
+
+    __slots__ = ("_memory", "told")
+
+    def __init__(self, memory: ProcessMemory) -> None:
+        self._memory = memory
+        self.told = 0
+        """How many bytes the others believe that it uses."""
+
+    @property
+    def limit(self) -> int:
+        """How many bytes the feed may use now."""
+        memory = self._memory
+        free = memory.limit - memory.used + self.told
+        return max(0, free - memory.limit // KEPT, min(free, memory.limit // (memory.feeds + 1)))
+
+    def note(self, used: int) -> None:
+        """Note how many bytes the feed uses."""
+        if abs(used - self.told) >= self._memory.step:
+            self._memory.use(self, used)
+
+
+class ProcessMemory:
+    """Knows how much the feeds use together. Any thread may use it."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._limit = limit
+        self._parts: set[Part] = set()
+        self.used = 0
+        self.step = 0
+
+    @property
+    def limit(self) -> int:
+        """The limit in bytes. The default is computed when it is needed first, because that reads files."""
+        if self._limit is None:
+            self._limit = default_memory_limit()
+        return self._limit
+
+    @limit.setter
+    def limit(self, nbytes: int | None) -> None:
+        self._limit = nbytes
+
+    @property
+    def feeds(self) -> int:
+        """Number of feeds that run."""
+        return len(self._parts)
+
+    def join(self) -> Part:
+        """Return the part of a feed that begins. `leave` must be called at its end."""
+        part = Part(self)
+        with self._lock:
+            self._parts.add(part)
+            self.step = max(1, self.limit // STEP)
+        return part
+
+    def use(self, part: Part, nbytes: int) -> None:
+        """Count what a feed uses."""
+        with self._lock:
+            if part in self._parts:  # else it has ended, or began before a fork
+                self.used += nbytes - part.told
+                part.told = nbytes
+
+    def leave(self, part: Part) -> None:
+        """Count nothing of a feed that has ended."""
+        self.use(part, 0)
+        with self._lock:
+            self._parts.discard(part)
+
+    def forget(self) -> None:
+        """Forget the feeds of the process that was forked."""
+        self._lock = threading.Lock()  # another thread may have had it
+        self._parts, self.used = set(), 0
+
+
+process_memory = ProcessMemory()
+
+if hasattr(os, "register_at_fork"):  # a system without this function cannot fork
+    os.register_at_fork(after_in_child=process_memory.forget)
