@@ -87,7 +87,7 @@ def test_a_wrong_number_of_rows_is_an_error() -> None:
         def __getitems__(self, numbers: list[int]) -> list[int]:
             return super().__getitems__(numbers)[1:]
 
-    with pytest.raises(TypeError, match=r"a call for 2 items returned 1"):
+    with pytest.raises(TypeError, match=r"a call for \d+ items returned \d+"):
         list(af.items(Short()))
 
 
