@@ -29,4 +29,4 @@ def limits(*, memory: Size | None) -> None:
     """
     from asyncfeed.engine.limits.process_memory import process_memory  # noqa: PLC0415 - few programs set limits
 
-    process_memory.limit = None if memory is None else parse_bytes(memory, "limits", "memory")
+    process_memory.set_limit(None if memory is None else parse_bytes(memory, "limits", "memory"))

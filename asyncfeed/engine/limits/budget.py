@@ -135,8 +135,9 @@ class Budget:
         """Charge bytes, or release them if `nbytes` is negative. `guess` is how many of them are a guess."""
         self.used += nbytes
         self.guessed += guess
-        if self._part is not None:
-            self._part.note(self.used)
+        part = self._part
+        if part is not None and not part.least < self.used < part.most:
+            part.note(self.used)
         known = self.used - self.guessed
         if known > self.peak:
             self.peak = known
@@ -191,7 +192,8 @@ class Budget:
 
     def has_room(self, nbytes: int, depth: int) -> bool:
         """Return whether a step may charge `nbytes` and still leaves the other steps what they need."""
-        return self.used + nbytes + self._needed_by_others.get(depth, 0) <= self.limit
+        limit = self.whole if self._part is None else self._part.limit
+        return self.used + nbytes + self._needed_by_others.get(depth, 0) <= limit
 
     def try_charge(self, nbytes: int, depth: int, spare: int = 0, guess: int = 0) -> bool:
         """Charge `nbytes` if that leaves `spare` bytes free and no item waits. Return whether it did."""

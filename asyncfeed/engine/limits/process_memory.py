@@ -27,23 +27,25 @@ STEP = 1024
 class Part:
     """What one feed uses of the limit of the process. Only that feed calls `note` and asks for `limit`."""
 
-    __slots__ = ("_memory", "told")
+    __slots__ = ("_memory", "least", "most", "told")
 
     def __init__(self, memory: ProcessMemory) -> None:
         self._memory = memory
         self.told = 0
         """How many bytes the others believe that it uses."""
+        self.least = self.most = 0
+        """Between these, what it uses is not worth telling."""
 
     @property
     def limit(self) -> int:
         """How many bytes the feed may use now."""
         memory = self._memory
-        free = memory.limit - memory.used + self.told
-        return max(0, free - memory.limit // KEPT, min(free, memory.limit // (memory.feeds + 1)))
+        free = memory.whole - memory.used + self.told
+        return max(0, free - memory.kept, min(free, memory.fair))
 
     def note(self, used: int) -> None:
         """Note how many bytes the feed uses."""
-        if abs(used - self.told) >= self._memory.step:
+        if not self.least < used < self.most:
             self._memory.use(self, used)
 
 
@@ -54,8 +56,8 @@ class ProcessMemory:
         self._lock = threading.Lock()
         self._limit = limit
         self._parts: set[Part] = set()
-        self.used = 0
-        self.step = 0
+        self.used = self.whole = self.kept = self.fair = 0
+        """What the feeds use, the limit, what of it is kept, and the fair part of a feed: in bytes."""
 
     @property
     def limit(self) -> int:
@@ -64,21 +66,22 @@ class ProcessMemory:
             self._limit = default_memory_limit()
         return self._limit
 
-    @limit.setter
-    def limit(self, nbytes: int | None) -> None:
-        self._limit = nbytes
+    def set_limit(self, nbytes: int | None) -> None:
+        """Set the limit, or the default."""
+        with self._lock:
+            self._limit = nbytes
+            self._divide()
 
-    @property
-    def feeds(self) -> int:
-        """Number of feeds that run."""
-        return len(self._parts)
+    def _divide(self) -> None:
+        self.whole = self.limit
+        self.kept, self.fair = self.whole // KEPT, self.whole // (len(self._parts) + 1)
 
     def join(self) -> Part:
         """Return the part of a feed that begins. `leave` must be called at its end."""
         part = Part(self)
         with self._lock:
             self._parts.add(part)
-            self.step = max(1, self.limit // STEP)
+            self._divide()
         return part
 
     def use(self, part: Part, nbytes: int) -> None:
@@ -86,13 +89,15 @@ class ProcessMemory:
         with self._lock:
             if part in self._parts:  # else it has ended, or began before a fork
                 self.used += nbytes - part.told
-                part.told = nbytes
+                step = self.whole // STEP
+                part.told, part.least, part.most = nbytes, nbytes - step, nbytes + step
 
     def leave(self, part: Part) -> None:
         """Count nothing of a feed that has ended."""
         self.use(part, 0)
         with self._lock:
             self._parts.discard(part)
+            self._divide()
 
     def forget(self) -> None:
         """Forget the feeds of the process that was forked."""
