@@ -349,7 +349,10 @@ def test_a_quick_group_among_many_threads_does_not_end_the_search_for_their_numb
     assert not sleeps.slow
 
 
-def test_a_segment_gets_no_more_threads_beside_a_thread_that_runs_python(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("threads", "batches"), [(1, 60), (2, 20), (4, 5)])
+def test_a_segment_gets_no_more_threads_beside_threads_that_run_python(
+    tmp_path: Path, threads: int, batches: int
+) -> None:
     """It got 60 to 128 threads on two cores."""
     for number in range(128):
         np.save(tmp_path / f"{number}.npy", np.zeros(1000, np.float32))
@@ -359,18 +362,20 @@ def test_a_segment_gets_no_more_threads_beside_a_thread_that_runs_python(tmp_pat
         while not stop.is_set():
             pass
 
-    burner = threading.Thread(target=runs_python)
-    burner.start()
+    burners = [threading.Thread(target=runs_python) for _ in range(threads)]
+    for burner in burners:
+        burner.start()
     most = 0
     try:
         pipeline = af.files(f"{tmp_path}/*.npy").repeat().load(af.npy).map(lambda sample: sample * 2).batch(16)
         with pipeline.open() as feed:
-            for _ in range(60):
+            for _ in range(batches):
                 next(feed)
-                most = max(most, *(threads for _, threads in feed.stats().concurrency))
+                most = max(most, *(width for _, width in feed.stats().concurrency))
     finally:
         stop.set()
-        burner.join()
+        for burner in burners:
+            burner.join()
     assert most <= 8 * usable_cores()
 
 
