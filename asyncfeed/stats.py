@@ -46,7 +46,7 @@ class FeedStats:
     """The largest number of bytes that were in flight. Bytes that are reserved for results of unknown size count
     against the limit, but not here."""
     memory_limit: int
-    """The limit of the bytes in flight."""
+    """The limit of the bytes in flight. If feeds share one: what this feed may use of it now."""
     concurrency: tuple[tuple[str, int], ...] = ()
     """The name of each stage that calls a function, and its number of calls at a time: the given number, or the
     number that "auto" has found."""

@@ -28,6 +28,7 @@ from asyncfeed.engine.handoff import Handoff
 from asyncfeed.engine.limits import group_size
 from asyncfeed.engine.limits.budget import Budget
 from asyncfeed.engine.limits.demand import Demand, Shown
+from asyncfeed.engine.limits.process_memory import Part, ProcessMemory, process_memory
 from asyncfeed.engine.limits.tuner import Tuner
 from asyncfeed.engine.limits.worker_pool import WorkerPool
 from asyncfeed.engine.loops import new_event_loop
@@ -60,8 +61,8 @@ from asyncfeed.stages.steps import Work
 __all__ = [
     "ASKED", "Arena", "BlockPool", "Blocks", "BlockWriter", "Budget", "CompletionBuffer", "WorkerPool", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
     "Expansion", "Outcomes", "Piece", "ReorderBuffer",
-    "Failed", "InHand", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Parts", "READY", "RemoteTraceback", "Run",
-    "Shown", "ThreadedIterator", "Threads", "Tuner", "Worker", "expansions_of", "kept", "watch_on",
+    "Failed", "InHand", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Part", "Parts", "ProcessMemory", "READY", "RemoteTraceback", "Run",
+    "Shown", "ThreadedIterator", "Threads", "Tuner", "Worker", "expansions_of", "kept", "process_memory", "watch_on",
 ]  # fmt: skip
 
 AHEAD_ITEMS = constants.AHEAD_ITEMS

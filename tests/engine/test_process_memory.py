@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import asyncfeed as af
 from asyncfeed import PipelineError
-from asyncfeed.engine.limits.process_memory import Part, ProcessMemory, process_memory
+from tests.engine.inside import Part, ProcessMemory, process_memory
 
 LIMIT = 1000
 
