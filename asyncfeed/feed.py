@@ -93,9 +93,11 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         if run.forked:
             forked()
         ahead = run.handoff.delivered.ahead
-        if epoch is None or epoch == ahead.epoch:
-            for each in ahead.items:  # most draws of small items end here
-                return each  # type: ignore[no-any-return]
+        if ahead.items and (epoch is None or epoch == ahead.epoch):
+            try:  # noqa: SIM105 - most draws of small items end here, and `suppress` would take longer than the rest
+                return ahead.items.popleft()  # type: ignore[no-any-return]
+            except IndexError:  # another thread was faster
+                pass
         try:
             batch: T_co = run.handoff.take(epoch)
         except Failed:

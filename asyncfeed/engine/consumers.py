@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from itertools import islice, repeat, starmap, takewhile
-from operator import itemgetter, length_hint
+from operator import itemgetter
 from typing import Any
 
 from asyncfeed.engine.constants import AHEAD_BYTES, AHEAD_ITEMS
@@ -18,15 +19,15 @@ _item, _nbytes = itemgetter(0), itemgetter(1)
 class Ahead:
     """Items that have left the queue together, for the next draws. Those need no lock.
 
-    A list's iterator gives each item to one thread, under the GIL. And a list takes what is left of one in one
-    step. So `delivered` is right at any moment, in a signal handler, too.
+    `popleft` gives each item to one thread, under the GIL. `withdraw` takes those that are left without Python in
+    between. So `delivered` is right at any moment, in a signal handler, too.
     """
 
     __slots__ = ("_back", "_taken", "epoch", "items")
 
     def __init__(self, epoch: int, items: list[Any], before: int) -> None:
         self.epoch = epoch
-        self.items = iter(items)
+        self.items = deque(items)
         """Gives the items to consumers of all epochs, or of `epoch`."""
         self._taken = before + len(items)
         self._back: list[Any] = []
@@ -34,16 +35,17 @@ class Ahead:
     @property
     def delivered(self) -> int:
         """Number of these items that were drawn, and of those `before` them."""
-        return self._taken - length_hint(self.items) - len(self._back)
+        return self._taken - len(self.items) - len(self._back)
 
     @property
     def over(self) -> bool:
         """Whether all of these items were drawn or withdrawn."""
-        return not length_hint(self.items)
+        return not self.items
 
     def withdraw(self) -> list[Any]:
         """Give out no more of these items, and return them. Any thread may call this, and a signal handler."""
-        self._back.extend(self.items)
+        with suppress(IndexError):  # when none is left
+            self._back.extend(starmap(self.items.popleft, repeat(())))
         return self._back
 
 

@@ -325,8 +325,8 @@ class Handoff(Metered):
             if self._is_easy(epoch):
                 if self._easy >= AHEAD_FEWEST and not self._in_parallel and self.delivered.ahead.over:
                     self._put_ahead()
-                for item in self.delivered.ahead.items:
-                    return item
+                with suppress(IndexError):
+                    return self.delivered.ahead.items.popleft()
                 if self.stopped is None:  # else `cut` may have withdrawn what comes before the queue
                     self._easy -= 1
                     item, nbytes, _ = self._items.popleft()

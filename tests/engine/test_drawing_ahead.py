@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from linecache import getline
 from types import FrameType
 from typing import Any, Self
+from weakref import ref
 
 import pytest
 
@@ -45,6 +46,20 @@ def test_a_state_is_where_the_consumer_is_after_each_draw() -> None:
             if drawn % 7 == 0:
                 assert next(iter(rest_of(feed.state_dict()))) == drawn
             assert next(feed) == drawn
+
+
+class Opaque:
+    """Weighs little, as far as asyncfeed can see."""
+
+
+def test_an_item_is_gone_when_its_consumer_drops_it() -> None:
+    """It may hold more than it seems to."""
+    with af.items(range(COUNT)).map(lambda _: Opaque()).prefetch(4 * READY).open() as feed:
+        next(feed)
+        wait_for_ready(feed, READY)
+        for _ in range(2 * AHEAD_ITEMS):
+            drawn = ref(next(feed))
+            assert drawn() is None
 
 
 def test_each_item_goes_to_one_of_several_threads_in_order() -> None:
