@@ -33,6 +33,7 @@ def explained(pipeline: af.Pipeline[Any]) -> list[str]:
         return [line for line in feed.explain().splitlines() if TEXT in line]
 
 
+@pytest.mark.quiet  # beside other programs, the consumer is late itself
 def test_a_function_that_computes_is_named_while_the_consumer_waits() -> None:
     with one_core_is(0.05, 10):
         (line,) = explained(af.items(range(10_000)).map(computes).batch(16))
@@ -50,6 +51,7 @@ def test_nothing_is_said_of_functions_in_processes() -> None:
         assert not explained(af.items(range(1000)).map(fns.same, on="process").batch(16))
 
 
+@pytest.mark.quiet
 def test_a_feed_says_the_same_after_its_run() -> None:
     with one_core_is(0.05, 10):
         with af.items(range(1000)).map(computes).batch(16).open() as feed:
