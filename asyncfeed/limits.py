@@ -1,8 +1,115 @@
-"""The limits that all feeds of a process share."""
+"""The memory limit of the process, which feeds without a limit of their own share.
+
+A feed may use what the others do not use, but for an eighth of the limit. That is kept for feeds which have less
+than their fair part: the limit divided by their number and one more. So
+
+* the feeds together hold no more than the limit, beside the item that is next in each of them, and `STEP` of it;
+* one that begins beside others which hold all they may, and whose trainers sleep, does not go item by item; and
+* feeds whose trainers draw come to equal parts, if they all need that much: who has more waits until it has less.
+
+A feed that waits for room is not woken when another one gives memory back. Its own consumer wakes it, and the item
+that is next needs no room. So a feed never waits for another one.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+
+from asyncfeed.machine import default_memory_limit
 from asyncfeed.sizes import Size, parse_bytes
+
+KEPT = 8
+"""The part of the limit that is kept for feeds which have little: one of so many."""
+STEP = 1024
+"""A feed says what it uses in steps of one of so many parts of the limit, because that takes a lock."""
+
+
+class Part:
+    """What one feed uses of the limit of the process. Only that feed calls `note` and asks for `limit`."""
+
+    __slots__ = ("_memory", "least", "most", "told")
+
+    def __init__(self, memory: ProcessMemory) -> None:
+        self._memory = memory
+        self.told = 0
+        """How many bytes the others believe that it uses."""
+        self.least = self.most = 0
+        """Between these, what it uses is not worth telling."""
+
+    @property
+    def limit(self) -> int:
+        """How many bytes the feed may use now."""
+        memory = self._memory
+        free = memory.whole - memory.used + self.told
+        return max(0, free - memory.kept, min(free, memory.fair))
+
+    def note(self, used: int) -> None:
+        """Note how many bytes the feed uses."""
+        if not self.least < used < self.most:
+            self._memory.use(self, used)
+
+
+class ProcessMemory:
+    """Knows how much the feeds use together. Any thread may use it."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._limit = limit
+        self._parts: set[Part] = set()
+        self.used = self.whole = self.kept = self.fair = 0
+        """What the feeds use, the limit, what of it is kept, and the fair part of a feed: in bytes."""
+
+    @property
+    def limit(self) -> int:
+        """The limit in bytes. The default is computed when it is needed first, because that reads files."""
+        if self._limit is None:
+            self._limit = default_memory_limit()
+        return self._limit
+
+    def set_limit(self, nbytes: int | None) -> None:
+        """Set the limit, or the default."""
+        with self._lock:
+            self._limit = nbytes
+            self._divide()
+
+    def _divide(self) -> None:
+        self.whole = self.limit
+        self.kept, self.fair = self.whole // KEPT, self.whole // (len(self._parts) + 1)
+
+    def join(self) -> Part:
+        """Return the part of a feed that begins. `leave` must be called at its end."""
+        part = Part(self)
+        with self._lock:
+            self._parts.add(part)
+            self._divide()
+        return part
+
+    def use(self, part: Part, nbytes: int) -> None:
+        """Count what a feed uses."""
+        with self._lock:
+            if part in self._parts:  # else it has ended, or began before a fork
+                self.used += nbytes - part.told
+                step = self.whole // STEP
+                part.told, part.least, part.most = nbytes, nbytes - step, nbytes + step
+
+    def leave(self, part: Part) -> None:
+        """Count nothing of a feed that has ended."""
+        self.use(part, 0)
+        with self._lock:
+            self._parts.discard(part)
+            self._divide()
+
+    def forget(self) -> None:
+        """Forget the feeds of the process that was forked."""
+        self._lock = threading.Lock()  # another thread may have had it
+        self._parts, self.used = set(), 0
+
+
+process_memory = ProcessMemory()
+
+if hasattr(os, "register_at_fork"):  # a system without this function cannot fork
+    os.register_at_fork(after_in_child=process_memory.forget)
 
 
 def limits(*, memory: Size | None) -> None:
@@ -27,6 +134,4 @@ def limits(*, memory: Size | None) -> None:
         >>> af.limits(memory="2GiB")
         >>> af.limits(memory=None)
     """
-    from asyncfeed.engine.limits.process_memory import process_memory  # noqa: PLC0415 - few programs set limits
-
     process_memory.set_limit(None if memory is None else parse_bytes(memory, "limits", "memory"))

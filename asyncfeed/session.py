@@ -20,6 +20,7 @@ from asyncfeed.engine.coroutines import report_held_up, running_loop
 from asyncfeed.engine.interruptions import has_interrupted
 from asyncfeed.engine.ready import get_ready, import_state, is_ready
 from asyncfeed.errors import ClosedError, StateError
+from asyncfeed.limits import process_memory
 
 if TYPE_CHECKING:
     from asyncfeed.coordinator import CoordinatorBinding
@@ -227,8 +228,6 @@ class Session:
 
     def limit(self) -> int:
         """Return the memory limit: its own, or that of the process, which feeds share."""
-        from asyncfeed.engine.limits.process_memory import process_memory  # noqa: PLC0415 - see engine/ready.py
-
         return process_memory.limit if self.memory_limit is None else self.memory_limit
 
     def new_run(self, loop: asyncio.AbstractEventLoop, *, driven: bool = True) -> Run:

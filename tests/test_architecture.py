@@ -20,23 +20,12 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 LAYERS = (
     {"__init__", "cli", "testing"},
     {"array_records", "bridges", "combine", "file_source", "image_source", "sources", "tables"},
-    {
-        "pipeline",
-        "batching",
-        "calling",
-        "description",
-        "epochs",
-        "limits",
-        "outputs",
-        "feed",
-        "running",
-        "session",
-    },
+    {"pipeline", "batching", "calling", "description", "epochs", "outputs", "feed", "running", "session"},
     {"engine"},
     {"stages"},
     {"stacking"},
     {"reading", "formats", "state", "writing"},
-    {"attempts", "axes", "epoch_end", "errors", "functions", "given", "machine", "extras", "numbered"}
+    {"attempts", "axes", "epoch_end", "errors", "functions", "given", "limits", "machine", "extras", "numbered"}
     | {"places", "position", "randomness", "ranks", "sizes", "stats", "tasks", "trees", "weights"},
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

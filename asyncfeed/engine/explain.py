@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from asyncfeed.engine.constants import FLAT_CALLS
-from asyncfeed.engine.limits.process_memory import process_memory
 from asyncfeed.engine.operators.call_async import AsyncCalls
 from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.plan import Description, prefetched
 from asyncfeed.engine.run import Run
+from asyncfeed.limits import process_memory
 from asyncfeed.machine import runs_python_in_parallel, usable_cores
 from asyncfeed.reading.uring_reader import refusal
 from asyncfeed.stages.reached import reached

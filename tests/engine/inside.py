@@ -28,7 +28,6 @@ from asyncfeed.engine.handoff import Handoff
 from asyncfeed.engine.limits import group_size
 from asyncfeed.engine.limits.budget import Budget
 from asyncfeed.engine.limits.demand import Demand, Shown
-from asyncfeed.engine.limits.process_memory import Part, ProcessMemory, process_memory
 from asyncfeed.engine.limits.tuner import Tuner
 from asyncfeed.engine.limits.worker_pool import WorkerPool
 from asyncfeed.engine.loops import new_event_loop
@@ -52,6 +51,7 @@ from asyncfeed.engine.provenance import ItemPlace, Provenance
 from asyncfeed.engine.run import Run
 from asyncfeed.engine.threads import CapacityLimiter, Threads
 from asyncfeed.feed import session_of
+from asyncfeed.limits import Part, ProcessMemory, process_memory
 from asyncfeed.machine import runs_python_in_parallel
 from asyncfeed.reading.reader import Waits
 from asyncfeed.stages import segment, together

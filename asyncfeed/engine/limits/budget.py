@@ -51,7 +51,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from asyncfeed.engine.constants import GUESS_MIN_BYTES, LIKELY_BYTES
-from asyncfeed.engine.limits.process_memory import Part, process_memory
+from asyncfeed.limits import Part, process_memory
 
 
 @dataclass(slots=True, eq=False)
