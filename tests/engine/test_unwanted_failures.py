@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -195,3 +197,26 @@ def test_a_failure_in_the_rest_of_an_epoch_that_was_left_on_a_thread_is_not_rais
                 if item == most - 1:
                     break
     assert drawn == 50 * list(range(most))
+
+
+def test_an_item_that_failed_just_before_a_stop_is_no_failure_to_close(caplog: pytest.LogCaptureFixture) -> None:
+    """The thread that draws sees the stop after the failure. Nobody wants either."""
+    closed = threading.Event()
+
+    class Source:
+        def __iter__(self) -> Iterator[int]:
+            return self
+
+        def __next__(self) -> int:
+            raise Oops
+
+        def close(self) -> None:
+            feed.stop()
+            time.sleep(0.2)  # until the loop has told this thread
+            closed.set()
+
+    feed = af.items(lambda: Source()).open()
+    with feed, pytest.raises(af.ClosedError):
+        next(feed)
+    assert closed.wait(10)
+    assert "closing" not in caplog.text

@@ -56,11 +56,17 @@ class Intake:
 
     def draw(self) -> None:
         """Draw until the iterable ends or `stop`, and close it; runs on the thread."""
+        failed = False
         try:
             with Iterating(self._iterable, self._name, self._loop) as iterator:
-                self._draw(iterator)
+                try:
+                    self._draw(iterator)
+                except BaseException:
+                    failed = True
+                    raise
         except BaseException as error:
-            if not self._stopped:
+            # If an item failed, and the run was stopped after that, nobody wants the error, and nothing is wrong.
+            if failed or not self._stopped:
                 raise
             complain(self._loop, self._name, error)
 
