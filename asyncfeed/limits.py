@@ -54,7 +54,8 @@ class ProcessMemory:
     """Knows how much the feeds use together. Any thread may use it."""
 
     def __init__(self, limit: int | None = None) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Reentrant, because the garbage collector may end a run of a closed loop on a thread that has it."""
         self._limit = limit
         self._parts: set[Part] = set()
         self.used = self.whole = self.kept = self.fair = 0
@@ -102,7 +103,7 @@ class ProcessMemory:
 
     def forget(self) -> None:
         """Forget the feeds of the process that was forked."""
-        self._lock = threading.Lock()  # another thread may have had it
+        self._lock = threading.RLock()  # another thread may have had it
         self._parts, self.used = set(), 0
 
 

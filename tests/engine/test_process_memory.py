@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -104,6 +106,34 @@ def test_many_threads_count_right() -> None:
     memory.leave(parts[0])
     parts[0].note(500)
     assert memory.used == 15
+
+
+def test_a_feed_may_end_while_its_thread_counts_for_another_one() -> None:
+    """The garbage collector closes the run of a loop that was closed, at any line."""
+    memory = ProcessMemory(LIMIT)
+    for at in range(1, 9):
+        part, other = memory.join(), memory.join()
+        other.note(100)
+        left = at
+
+        def trace(frame: Any, event: str, _: object, other: Part = other) -> Any:
+            nonlocal left
+            if frame.f_code is ProcessMemory.use.__code__ and event == "line":
+                left -= 1
+                if left == 0:
+                    sys.settrace(None)
+                    memory.leave(other)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            part.note(300)
+        finally:
+            sys.settrace(before)
+        memory.leave(part)
+        memory.leave(other)
+        assert memory.used == 0
 
 
 def test_the_default_limit_is_asked_of_the_machine_and_can_be_set() -> None:
