@@ -297,9 +297,9 @@ class Feed(Iterator[T_co], AsyncIterator[T_co], Generic[T_co]):
         run = self._session.run
         if run is None:
             return text
-        from asyncfeed.engine.explain import held_back  # noqa: PLC0415 - only few ask
+        from asyncfeed.engine.explain import remarks  # noqa: PLC0415 - only few ask
 
-        return text + held_back(run)
+        return text + remarks(run)
 
 
 def session_of(feed: Feed[Any]) -> Session:

@@ -41,6 +41,18 @@ def thread_waits() -> tuple[int, int]:
     return used.ru_nvcsw + used.ru_nivcsw, used.ru_inblock
 
 
+def thread_activity(thread: int) -> tuple[float, int]:
+    """Return for how many seconds a thread has computed or waited for a core, and how often it got one.
+
+    (0, 0) if that is unknown.
+    """
+    try:
+        computed, waited, times = Path(f"/proc/self/task/{thread}/schedstat").read_text(encoding="ascii").split()
+    except (OSError, ValueError):  # another system, or the thread has ended
+        return 0.0, 0
+    return (int(computed) + int(waited)) * 1e-9, int(times)
+
+
 def usable_cores(root: Path = ROOT) -> int:
     """Return how many cores this process may use, at least 1. A fraction of a core is rounded up."""
     try:

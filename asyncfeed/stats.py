@@ -15,6 +15,10 @@ PACK = "pack: "
 """What the names of counts of a `pack` begin with. They are no slow paths, either."""
 
 
+TURNS_SHARE = 0.05
+"""Share of the time from which waits for turns are shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeedStats:
     """A snapshot of a feed's statistics. Times are in seconds, sizes in bytes."""
@@ -54,6 +58,11 @@ class FeedStats:
     """The slow paths that were taken, each with its stage, reason and number of times. Examples: batches whose
     files were loaded one by one, and items that went to TensorFlow one by one. Also what a cache and a `pack` did,
     under names that begin with "cache: " and "pack: "."""
+    turns_waited: float = 0.0
+    """How long calls that compute waited for their turn, added up: other stages or feeds computed. Calls with
+    `concurrency=` above 1 and calls that wait for something take no turns."""
+    other_feeds: int = 0
+    """Number of other feeds of this process that run now, and share its threads."""
 
     def __str__(self) -> str:
         """Return the numbers as a table that is 54 characters wide."""
@@ -85,6 +94,9 @@ class FeedStats:
             ("data waited for trainer", f"{self.producer_waited:.2f} s", f"{self.producer_waited / seconds:.0%}"),
             ("most memory in flight", _size(self.memory_peak), f"of {_size(self.memory_limit)}"),
         ]
+        if self.turns_waited >= TURNS_SHARE * seconds and self.other_feeds:
+            feeds = f"beside {self.other_feeds:,} feed{'' if self.other_feeds == 1 else 's'}"
+            rows.append(("calls waited for turns", f"{self.turns_waited:.2f} s", feeds))
         if self.skipped:
             rows.append(("skipped", f"{self.skipped:,}", ""))
         rows += [(f"at a time: {name}", f"{count:,}", "") for name, count in self.concurrency]

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 import asyncfeed.engine.everything  # noqa: F401 - otherwise the first run of a process takes more turns
 from asyncfeed.engine.loops import new_event_loop
+from asyncfeed.engine.workers import workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -163,13 +164,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _busy(self) -> bool:
         if self.threads_busy is not None:
             return self.threads_busy()
-        # The target of an engine's thread is a method of its pool. The pool knows how many calls have not
-        # returned, and how many of these wait for the loop.
-        pools = (getattr(getattr(t, "_target", None), "__self__", None) for t in threading.enumerate())
-        ours = [pool for pool in pools if getattr(pool, "_loop", None) is self]
-        return self._in_executor > 0 or any(
-            getattr(pool, "_pending", 0) > len(getattr(pool, "_parked", ())) for pool in ours
-        )
+        runs = [run for run in list(workers.runs) if run.loop is self]
+        return self._in_executor > 0 or any(run.computes for run in runs)
 
 
 def _is_task_step(handle: asyncio.Handle) -> bool:

@@ -13,6 +13,7 @@ from asyncfeed.reading.uring_reader import refusal
 from asyncfeed.stages.reached import reached
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step, Timed
 from asyncfeed.stages.together import arrange, first_place
+from asyncfeed.stats import FeedStats
 
 ONE = {"async": "call on the loop", "thread": "thread", "process": "process"}
 MANY = {"async": "calls on the loop", "thread": "threads", "process": "processes"}
@@ -59,19 +60,36 @@ def explain(description: Description, memory_limit: int | None) -> str:
     return f"{text}\nmemory: at most {memory_limit or process_memory.limit:,} bytes in flight {where}"
 
 
-def held_back(run: Run) -> str:
-    """Return a line for each stage of a run that computes on one core because of the GIL.
+def remarks(run: Run) -> str:
+    """Return lines that say why the consumer of a run waits, as far as that can be told."""
+    stats = run.stats()
+    if stats.consumer_waited < HELD_BACK_SHARE * stats.seconds:
+        return ""
+    return _held_back(run, stats) + _crowded(stats)
 
-    There is none if the consumer does not wait, or if the functions give the GIL up: then they use more cores.
+
+def _held_back(run: Run, stats: FeedStats) -> str:
+    """Return a line for each stage that computes on one core because of the GIL.
+
+    There is none if the functions give the GIL up: then they use more cores.
     """
-    stats, cores = run.stats(), usable_cores()
-    if stats.consumer_waited < HELD_BACK_SHARE * stats.seconds or cores == 1 or runs_python_in_parallel():
+    cores = usable_cores()
+    if cores == 1 or runs_python_in_parallel():
         return ""
     return "".join(
         f"\n{name}: its functions computed for {computed / stats.seconds:.0%} of the time, on one core "
         f'because of the GIL; with on="process", or in_processes() behind them, they use {cores} cores'
         for name, calls, computed in run.stages()
         if calls <= cores and ONE_CORE[0] * stats.seconds < computed < ONE_CORE[1] * stats.seconds
+    )
+
+
+def _crowded(stats: FeedStats) -> str:
+    if not stats.other_feeds or stats.turns_waited < HELD_BACK_SHARE * stats.seconds:
+        return ""
+    feeds = f"{stats.other_feeds:,} other feed{'s' if stats.other_feeds > 1 else ''}"
+    return (
+        f"\nits calls waited for their turns for {stats.turns_waited:.2f} s: {feeds} of this process compute, too"
     )
 
 

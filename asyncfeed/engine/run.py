@@ -79,7 +79,7 @@ class Run:
         self.budget = Budget(memory_limit)
         self.tasks = RunTasks(loop, self._context, self._task_ended)
         self.start, self.cancel_task, self.in_peace = self.tasks.start, self.tasks.cancel_task, self.tasks.in_peace
-        self.threads = Threads(loop, self.name, self._context)
+        self.threads = Threads(loop, self._context)
         read_again = SlowPaths()
         self.resources = Resources(loop, self.threads, self.start, read_again, self.budget.charge)
         """The readers of files. They are closed when all tasks and threads have ended."""
@@ -437,6 +437,8 @@ class Run:
             memory_peak=self.budget.peak,
             memory_limit=self.budget.limit,
             concurrency=tuple((name, calls) for name, calls, _ in self.stages()),
+            turns_waited=self.threads.turns_waited,
+            other_feeds=self.threads.others,
             slow_paths=tuple(itertools.chain.from_iterable(each.counts() for each in self.slow_paths)),
         )
 

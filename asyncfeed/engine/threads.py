@@ -1,20 +1,22 @@
-"""The thread pool of a run, for calls that would block the loop."""
+"""The calls of a run that would block its loop."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
-from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
-from weakref import ref
 
+from asyncfeed.engine.fair import FairLimiter, wait_for_another
 from asyncfeed.engine.limits.resident import resident
+from asyncfeed.engine.workers import End, Job, Worker, workers
 
 R = TypeVar("R")
 
@@ -33,39 +35,43 @@ class CapacityLimiter:
         self.width = 1
         self.busy = 0
         """Number of threads that work on these jobs, or have been given one. Only the loop changes it."""
-        self.waiting: deque[_Job] = deque()
+        self.waiting: deque[Job] = deque()
+        self.fair: FairLimiter | None = None
+        """Where its jobs wait for their turn beside those of other runs. None if they need not."""
         self.computed = 0.0
         """Seconds of processor time that its jobs took, as far as they were measured."""
 
 
-_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", str, CapacityLimiter | None]
-_Done = tuple["asyncio.Future[Any]", Any, BaseException | None, CapacityLimiter | None, bool, float]
+_Done = tuple[Job, Any, BaseException | None, bool, float]
 
 
 class Threads:
-    """The daemon threads of one run. They are started when needed, and reused.
+    """What the workers of the process do for one run: its jobs, and those of its jobs that wait.
 
-    The standard pool joins its threads when the interpreter exits, so one read that hangs would keep the process
-    alive for ever. These threads do not. `idle` waits for the busy threads, and `stuck` describes them.
+    `idle` waits for the busy workers, and `stuck` describes them.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, context: Context | None = None) -> None:
-        self._loop = loop
-        self._name = name
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
+        wait_for_another()
+        self.loop = loop
         self._context = Context() if context is None else context  # not `or`: an empty context is false
-        """Each thread begins with a copy of this context. A job gets no copy of its own."""
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._busy: dict[threading.Thread, str] = {}
-        self._threads: list[threading.Thread] = []
-        self._ending: list[ref[threading.Thread]] = []
-        """The threads that were told to end. A client may keep a context, and that leads here, but not to them."""
+        """Each job has a copy of this context."""
+        self._busy: dict[Worker, str] = {}
+        self._ends: list[End] = []
+        """Of the workers that were told to end."""
         self._pending = 0
-        """Number of jobs that a thread has, or that were handed out. Jobs that wait in a limiter do not count."""
+        """Number of jobs that a worker has, or that were handed out. Jobs that wait in a limiter do not count."""
         self._parked: set[threading.Semaphore | threading.Lock] = set()
         self._done: deque[_Done] = deque()
         self._reporting = False
         self._all_idle: asyncio.Future[None] | None = None
         self._closed = False
+        self._fair: dict[FairLimiter, None] = {}
+        """Where its jobs have waited for their turns."""
+        self.computed = 0.0
+        """Seconds of processor time for which runs take turns: see `FairLimiter`."""
+        self.turns_waited = 0.0
+        """Seconds that jobs waited for their turns."""
         self.lag = 0.0
         """How long the loop takes to hear of a job that is done, in seconds. It must get the GIL for that."""
         self.ending = False
@@ -88,8 +94,8 @@ class Threads:
         """
         if self._closed:
             raise RuntimeError("the run has ended: its threads take no more jobs")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        job = fn, args, future, what, limiter
+        future: asyncio.Future[Any] = self.loop.create_future()
+        job = Job(self, what, fn, args, future, limiter, self._context)
         if limiter is None:
             self._hand_out(job)
         else:
@@ -98,57 +104,68 @@ class Threads:
         return future
 
     def _fill(self, limiter: CapacityLimiter) -> None:
-        while limiter.busy < limiter.width and (job := _next(limiter)) is not None:
+        while not self._closed and limiter.busy < limiter.width and (job := _next(limiter)) is not None:
             try:
                 self._hand_out(job)
             except RuntimeError as error:  # the system has no more threads, or the interpreter is ending
                 if SHUTDOWN not in str(error):
-                    job[2].set_exception(error)
+                    job.future.set_exception(error)
                 # Else the run is stopped at once: no task waits for the result, and no user wants to hear of it.
                 return
             limiter.busy += 1
 
-    def _hand_out(self, job: _Job) -> None:
-        if self._pending >= len(self._threads):
-            name = f"{self._name}-worker-{len(self._threads)}"
-            thread = threading.Thread(target=self._serve, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+    def _hand_out(self, job: Job) -> None:
+        workers.runs[self] = None
+        fair = None if job.limiter is None else job.limiter.fair
+        if fair is None:
+            workers.give(job)
+        else:
+            self._fair[fair] = None
+            fair.submit(job)
         self._pending += 1
-        self._jobs.put(job)
 
-    def _serve(self) -> None:
-        self._context.copy().run(self._work)
-
-    def _work(self) -> None:
-        me = threading.current_thread()
-        following: _Job | None = None
-        while (job := following or self._jobs.get()) is not None:
-            fn, args, future, what, limiter = job
-            self._busy[me] = what
-            result, error = None, None
-            try:
-                result = fn(*args)
-            except BaseException as raised:  # noqa: BLE001 - the future raises it
-                error = raised
-            del self._busy[me]
-            # A job queued after this check is safe: the loop has not processed this report yet, so it will look
-            # again.
-            following = None if limiter is None else _next(limiter)
-            self._done.append((future, result, error, limiter, following is not None, perf_counter()))
-            del job, fn, args, future, result, error, limiter  # an idle thread must not keep the last item alive
-            if following is None:
-                resident.look()
-            # This thread appends the report and then reads the flag. The loop clears the flag and then empties the
-            # queue. So either this thread wakes the loop, or the loop has yet to look at the queue. Python without
-            # the GIL keeps this order, too, because `append` and `rotate` lock the deque. A lock of our own could
-            # be held while the garbage collector calls code that waits for the loop.
-            if not self._reporting:
-                self._reporting = True
-                try:
-                    self._loop.call_soon_threadsafe(self._report)
-                except RuntimeError:
-                    return  # the loop is closed, so no task waits for the result
+    def work(self, job: Job, worker: Worker) -> Job | None:
+        """Do a job and report it, and return what the worker does next. If there is nothing, retire the worker."""
+        limiter, place = job.limiter, job.place
+        result, error = None, None
+        worker.place = place
+        self._busy[worker] = job.what
+        if place is not None:
+            place.begin()
+        try:
+            if limiter is None or not (self._closed or job.future.done()):
+                result = job.context.copy().run(job.fn, *job.args)
+        except BaseException as raised:  # noqa: BLE001 - the future raises it
+            error = raised
+        del self._busy[worker]
+        if place is not None:
+            place.end(self)
+        following: Job | None = None
+        # A job queued after this check is safe: the loop has not processed this report yet, so it will look again.
+        if limiter is not None and (place is None or place.limiter.keeps(place)):
+            following = _next(limiter)
+        goes_on = following is not None
+        if following is not None:
+            following.place = place
+        elif place is not None:
+            following = place.limiter.next(place)
+        if following is None:
+            worker.place = None
+            workers.retire()
+        self._done.append((job, result, error, goes_on, perf_counter()))
+        del job, result, error  # an idle thread must not keep the last item alive
+        if following is None:
+            resident.look()
+        # This thread appends the report and then reads the flag. The loop clears the flag and then empties the
+        # queue. So either this thread wakes the loop, or the loop has yet to look at the queue. Python without
+        # the GIL keeps this order, too, because `append` and `rotate` lock the deque. A lock of our own could
+        # be held while the garbage collector calls code that waits for the loop.
+        if not self._reporting:
+            self._reporting = True
+            # A loop that is closed has no task that waits for the result.
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._report)
+        return following
 
     def _report(self) -> None:
         self._reporting = False
@@ -156,7 +173,8 @@ class Threads:
         if self._done:
             self.lag = max(0.75 * self.lag, perf_counter() - self._done[0][-1])
         while self._done:
-            future, result, error, limiter, goes_on, _ = self._done.popleft()
+            job, result, error, goes_on, _ = self._done.popleft()
+            future, limiter = job.future, job.limiter
             if not goes_on:
                 self._pending -= 1
                 if limiter is not None:
@@ -194,26 +212,39 @@ class Threads:
     def idle(self) -> asyncio.Future[None]:
         """Set `ending`, and return a future that is done when no thread is busy."""
         self.ending = True
-        self._all_idle = self._loop.create_future()
+        for job in itertools.chain.from_iterable(fair.drop(self) for fair in self._fair):
+            self._pending -= 1
+            if job.limiter is not None:
+                job.limiter.busy -= 1
+        self._all_idle = self.loop.create_future()
         if not self._pending:
             self._all_idle.set_result(None)
         return self._all_idle
 
+    @property
+    def others(self) -> int:
+        """Number of other runs that share the threads."""
+        return len(workers.runs.keys() - {self})
+
+    @property
+    def computes(self) -> bool:
+        """Whether a job has not returned, other than those that wait for the loop."""
+        return self._pending > len(self._parked)
+
     def close(self) -> None:
-        """Tell the threads to end. Each ends when its job returns."""
+        """Take no more jobs. Let the idle workers end if no other run is left."""
         self.ending = self._closed = True
         self._context = Context()
-        for thread in self._threads:
-            self._ending.append(ref(thread))
-            self._jobs.put(None)
-        self._threads = []
+        workers.runs.pop(self, None)
+        for fair in self._fair:
+            fair.look_now()
+        if not workers.runs:
+            self._ends += workers.trim()
 
     def join(self, grace: float) -> None:
-        """Wait until the idle threads have ended, at most `grace` seconds for each."""
-        for each in self._ending:
-            thread = each()
-            if thread is not None and thread not in self._busy:
-                thread.join(grace)
+        """Wait until the workers that were told to end have ended, at most `grace` seconds for each."""
+        for each in self._ends:
+            each.join(grace)
 
     def stuck(self) -> list[str]:
         """Describe each busy thread: its name, its job and its stack."""
@@ -231,12 +262,12 @@ class Threads:
             frames.clear()  # it refers to this frame, which would be a cycle, and to all values of other frames
 
 
-def _next(limiter: CapacityLimiter) -> _Job | None:
+def _next(limiter: CapacityLimiter) -> Job | None:
     """Take the next job of a limiter, unless too many threads work for it. Any thread may call this."""
     try:
         while limiter.busy <= limiter.width:  # `busy` includes the thread that calls this
             job = limiter.waiting.popleft()
-            if not job[2].done():  # a job that is done was cancelled
+            if not job.future.done():  # a job that is done was cancelled
                 return job
     except IndexError:
         pass

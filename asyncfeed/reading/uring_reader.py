@@ -12,8 +12,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 
 import numpy as np
@@ -32,12 +32,57 @@ SWITCH = "ASYNCFEED_IO_URING"
 """The environment variable that turns the ring off, with the value 0."""
 
 MOST_RINGS = 16
-"""Number of threads of a reader that have a ring. The others read file by file. Each ring takes 3 file descriptors
-and up to 1.5 MB. Segments whose functions wait have up to 256 threads, of which few read at a time."""
+"""Number of threads that have a ring. The others read file by file. Each ring takes 3 descriptors and up to 1.5
+MB. Segments whose functions wait have up to 256 threads, of which few read at a time."""
+
+
+class _Rings:
+    """Rings of several threads, one for each."""
+
+    def __init__(self) -> None:
+        self.of_thread = threading.local()
+        self.all: list[Ring] = []
+
+    def own(self, files: int) -> Ring | None:
+        """Return the ring of this thread; None if it is to do without one."""
+        own = self.of_thread
+        ring: Ring | None = getattr(own, "ring", None)
+        if ring is not None:
+            return ring if ring.usable else None
+        if len(self.all) >= MOST_RINGS or getattr(own, "tried", False) or refusal():
+            return None
+        own.tried = True
+        try:
+            own.ring = ring = Ring(min(files, _most_files()))
+        except OSError:  # too many open files or too little memory, now
+            return None
+        self.all.append(ring)
+        return ring
+
+
+_shared = _Rings()
+"""The rings of threads that close theirs when they end. All readers use them."""
+
+
+@contextmanager
+def one_ring() -> Iterator[None]:
+    """Let all readers use the same ring on this thread, and close it in the end."""
+    own = _shared.of_thread
+    own.shares = True
+    try:
+        yield
+    finally:
+        own.shares = False
+        ring: Ring | None = getattr(own, "ring", None)
+        if ring is not None:
+            _shared.all.remove(ring)
+            ring.close()
 
 
 class UringReader(LocalReader):
     """Reads local files as a `LocalReader` does. Each thread that reads rows of small files has a ring.
+
+    Threads that have entered `one_ring` use the same ring for all readers. For other threads a reader makes rings.
 
     Args:
         files: Largest number of files that are read with one system call.
@@ -49,8 +94,7 @@ class UringReader(LocalReader):
         super().__init__()
         self._files = files
         self._on_main_thread = on_main_thread
-        self._of_thread = threading.local()
-        self._rings: list[Ring] = []
+        self._rings = _Rings()
         self._closed = False
 
     def _read_small(
@@ -92,25 +136,12 @@ class UringReader(LocalReader):
 
     def _ring(self) -> Ring | None:
         """Return the ring of this thread; None if it is to do without one."""
-        own = self._of_thread
-        ring: Ring | None = getattr(own, "ring", None)
-        if ring is not None:
-            return ring if ring.usable else None
+        if getattr(_shared.of_thread, "shares", False):
+            return _shared.own(FILES)
         is_main = threading.current_thread() is threading.main_thread()
-        if (
-            self._closed
-            or len(self._rings) >= MOST_RINGS
-            or getattr(own, "tried", False)
-            or (is_main and not self._on_main_thread)
-            or refusal()
-        ):
+        if self._closed or (is_main and not self._on_main_thread):
             return None
-        own.tried = True
-        try:
-            own.ring = ring = Ring(min(self._files, _most_files()))
-        except OSError:  # too many open files or too little memory, now
-            return None
-        self._rings.append(ring)
+        ring = self._rings.own(self._files)
         if self._closed:  # by a run whose loop was closed, which waits for no thread
             self.close()
             return None
@@ -118,15 +149,15 @@ class UringReader(LocalReader):
 
     @property
     def closes(self) -> bool:
-        """Whether a thread has a ring."""
-        return bool(self._rings)
+        """Whether a thread has a ring that this reader closes."""
+        return bool(self._rings.all)
 
     def close(self) -> None:
         """Close the rings. A thread that makes one meanwhile closes it."""
         self._closed = True
         with suppress(IndexError):  # another thread has closed the last
-            while self._rings:
-                self._rings.pop().close()
+            while self._rings.all:
+                self._rings.all.pop().close()
 
 
 def _listed(files: Sequence[File]) -> tuple[Bytes, Numbers, Numbers]:

@@ -17,13 +17,14 @@ from typing import Any
 from unittest import mock
 
 import asyncfeed as af
-from asyncfeed.engine import channel, constants, coroutines, explain, plan
+from asyncfeed.engine import channel, constants, coroutines, explain, fair, plan
 from asyncfeed.engine.checkpoint import record, track
 from asyncfeed.engine.checkpoint.in_hand import InHand
 from asyncfeed.engine.closed_loop import watch_on
 from asyncfeed.engine.consumers import Delivered
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
+from asyncfeed.engine.fair import FairLimiter
 from asyncfeed.engine.handoff import Handoff
 from asyncfeed.engine.limits import group_size
 from asyncfeed.engine.limits.budget import Budget
@@ -61,7 +62,7 @@ from asyncfeed.stages.steps import Work
 __all__ = [
     "ASKED", "Arena", "BlockPool", "Blocks", "BlockWriter", "Budget", "CompletionBuffer", "WorkerPool", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
     "Expansion", "Outcomes", "Piece", "ReorderBuffer",
-    "Failed", "InHand", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Part", "Parts", "ProcessMemory", "READY", "RemoteTraceback", "Run",
+    "Failed", "FairLimiter", "InHand", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Part", "Parts", "ProcessMemory", "READY", "RemoteTraceback", "Run",
     "Shown", "ThreadedIterator", "Threads", "Tuner", "Worker", "expansions_of", "kept", "process_memory", "watch_on",
 ]  # fmt: skip
 
@@ -591,6 +592,21 @@ def run_finalizers() -> None:
     weakref.finalize._exitfunc()  # type: ignore[attr-defined]
 
 
+@contextmanager
+def finalizers_run_before_a_worker_is_asked() -> Iterator[None]:
+    """Have a thread that asks a worker process find, once, that Python has closed its memory at exit just now."""
+    real, left = Processes._ask, [1]
+
+    def ask(self: Processes, worker: Any, *args: Any) -> tuple[float, bool]:
+        if left:
+            left.pop()
+            worker.forget()
+        return real(self, worker, *args)
+
+    with mock.patch.object(Processes, "_ask", ask):
+        yield
+
+
 def run_finalizers_before_a_worker_rests() -> None:
     """Have a thread that gives a worker process back find that Python, at exit, has closed its memory just now."""
     real = Processes._leave
@@ -601,3 +617,10 @@ def run_finalizers_before_a_worker_rests() -> None:
         real(self, worker)
 
     Processes._leave = leave  # type: ignore[method-assign]
+
+
+@contextmanager
+def nobody_finds_what_hangs() -> Iterator[None]:
+    """Let jobs that hang keep their places."""
+    with mock.patch.object(fair.HangWatch, "begin"):
+        yield

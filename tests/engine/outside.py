@@ -11,8 +11,8 @@ from typing import Any
 
 import asyncfeed as af
 
-NAME = re.compile(r"asyncfeed-\d+")
-"""The name of a run; those of its threads begin with it."""
+NAME = re.compile(r"asyncfeed-(\d+|worker)")
+"""The names of runs, of their loops' threads, and of the workers of all runs."""
 
 
 def run_threads() -> list[threading.Thread]:

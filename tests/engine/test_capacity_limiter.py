@@ -36,11 +36,11 @@ def test_a_lane_has_at_most_so_many_threads(width: int) -> None:
     gauge = Gauge()
 
     async def main() -> int:
-        threads, limiter = Threads(asyncio.get_running_loop(), "asyncfeed-test"), CapacityLimiter()
+        threads, limiter = Threads(asyncio.get_running_loop()), CapacityLimiter()
         limiter.width = width
         await asyncio.gather(*(threads.submit("call", gauge.call, limiter=limiter) for _ in range(200)))
         await asyncio.wait_for(threads.idle(), 1)
-        started = sum(each.name.startswith("asyncfeed-test") for each in threading.enumerate())
+        started = sum(each.name.startswith("asyncfeed-worker") for each in threading.enumerate())
         threads.close()
         assert (limiter.busy, len(limiter.waiting)) == (0, 0)
         return started
@@ -53,7 +53,7 @@ def test_a_job_that_is_cancelled_while_it_waits_is_not_done() -> None:
     gauge, release = Gauge(), threading.Event()
 
     async def main() -> None:
-        threads, limiter = Threads(asyncio.get_running_loop(), "asyncfeed-test"), CapacityLimiter()
+        threads, limiter = Threads(asyncio.get_running_loop()), CapacityLimiter()
         first = threads.submit("call", gauge.call, release, limiter=limiter)
         second, third = (threads.submit("call", gauge.call, limiter=limiter) for _ in range(2))
         second.cancel()
@@ -71,7 +71,7 @@ def test_a_lane_that_becomes_narrow_lets_its_threads_end_their_jobs() -> None:
     gauge, release = Gauge(), threading.Event()
 
     async def main() -> None:
-        threads, limiter = Threads(asyncio.get_running_loop(), "asyncfeed-test"), CapacityLimiter()
+        threads, limiter = Threads(asyncio.get_running_loop()), CapacityLimiter()
         jobs = [threads.submit("call", gauge.call, release, limiter=limiter) for _ in range(3)]
         assert (limiter.busy, len(limiter.waiting)) == (1, 2)
         limiter.width = 3
@@ -95,7 +95,7 @@ def test_at_the_end_of_the_interpreter_a_job_waits_for_the_stop(monkeypatch: pyt
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     async def main() -> None:
-        threads, limiter = Threads(asyncio.get_running_loop(), "test"), CapacityLimiter()
+        threads, limiter = Threads(asyncio.get_running_loop()), CapacityLimiter()
         limiter.width = 1
         monkeypatch.setattr(threading.Thread, "start", refuse)
         waiting = asyncio.create_task(threads.run("job", int, limiter=limiter))
@@ -107,6 +107,7 @@ def test_at_the_end_of_the_interpreter_a_job_waits_for_the_stop(monkeypatch: pyt
         assert waiting.cancelled()
         with pytest.raises(RuntimeError, match="interpreter shutdown"):  # what closes something must hear of it
             threads.submit("closing", int)
+        threads.close()
 
     asyncio.run(main())
 
@@ -116,11 +117,12 @@ def test_a_thread_that_cannot_be_started_fails_the_job(monkeypatch: pytest.Monke
         raise RuntimeError("can't start new thread")
 
     async def main() -> None:
-        threads, limiter = Threads(asyncio.get_running_loop(), "asyncfeed-test"), CapacityLimiter()
+        threads, limiter = Threads(asyncio.get_running_loop()), CapacityLimiter()
         monkeypatch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             await threads.run("call", print, limiter=limiter)
         assert limiter.busy == 0
+        threads.close()
 
     asyncio.run(main())
 

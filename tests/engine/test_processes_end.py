@@ -16,7 +16,7 @@ import pytest
 import asyncfeed as af
 from asyncfeed.testing import end_kept_processes, no_leaks
 from tests.engine import in_worker as fns
-from tests.engine.inside import OwnWorkers
+from tests.engine.inside import OwnWorkers, finalizers_run_before_a_worker_is_asked
 from tests.engine.processes import PRELUDE, run
 
 ROOT = Path(__file__).parents[2]
@@ -186,6 +186,17 @@ def test_a_thread_that_finds_a_worker_which_python_ended_at_exit_says_nothing(
     assert workers.call(1) == 1
     workers.release_idle()
     assert workers.call(2) == 2
+    workers.stop()
+    assert caplog.messages == []
+
+
+def test_a_thread_that_asks_a_worker_which_python_ended_just_now_asks_another_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    workers = OwnWorkers(fns.same)
+    assert workers.call(1) == 1
+    with finalizers_run_before_a_worker_is_asked():
+        assert workers.call(2) == 2
     workers.stop()
     assert caplog.messages == []
 

@@ -41,6 +41,13 @@ def test_slow_paths_are_shown_where_there_were_any() -> None:
     assert "slow: why" in str(stats(slow_paths=(("why", 1),)))
 
 
+def test_waits_for_turns_are_shown_beside_other_feeds() -> None:
+    assert "turns" not in str(stats(turns_waited=1.0))
+    assert "turns" not in str(stats(turns_waited=0.01, other_feeds=60))
+    assert "calls waited for turns          1.20 s beside 60 feeds" in str(stats(turns_waited=1.2, other_feeds=60))
+    assert "beside 1 feed\n" in f"{stats(turns_waited=1.2, other_feeds=1)}\n"
+
+
 def test_a_notebook_shows_a_table() -> None:
     """With the rows of the text; what the user named is escaped."""
     html = stats(concurrency=(("map(<lambda>)", 3),))._repr_html_()

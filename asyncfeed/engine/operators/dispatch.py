@@ -26,6 +26,7 @@ from asyncfeed.engine.constants import (
     SURE_FACTOR,
     WAITED_FACTOR,
 )
+from asyncfeed.engine.fair import FairLimiter, computing, holding
 from asyncfeed.engine.limits.group_size import GroupSize, as_heavy
 from asyncfeed.engine.limits.slowness import Slowness
 from asyncfeed.engine.operators.gathering import Gathering, Members
@@ -66,6 +67,8 @@ class ThreadDispatch:
         self._in_parallel = runs_python_in_parallel()
         self._finds_threads = work.concurrency == "auto" and not self._in_parallel
         """Whether the number of threads is found. Then waits for the GIL must not look like waits for IO."""
+        self._limits_itself = work.concurrency in ("auto", 1)
+        """Whether it may get fewer threads than were asked for."""
         self._size = GroupSize()
         self.room = GROUP_SHARED_FACTOR * GROUP_BYTES
         """Bytes of results at which a group ends."""
@@ -128,6 +131,15 @@ class ThreadDispatch:
         return min(self._cores, KERNEL_THREADS) if helps else 1
 
     @property
+    def _fair(self) -> FairLimiter | None:
+        """Where groups wait for their turn beside those of other runs. None if they wait for something else."""
+        if not self._limits_itself:
+            return None
+        if self.slow:
+            return computing if self.max_threads <= self._cores else None
+        return computing if self.quick_threads > 1 or self._wait_ratio is None else holding
+
+    @property
     def _crowded(self) -> bool:
         """Whether other threads hold the GIL, or the cores, most of the time."""
         return self._lost_seconds > GROUP_SECONDS
@@ -152,6 +164,7 @@ class ThreadDispatch:
         group has ended early, and its rest comes first.
         """
         limiter = self.limiter
+        limiter.fair = self._fair
         others = min(limiter.busy, limiter.width - 1)
         outcomes, wall, cpu, (switches, blocks, elsewhere) = await self._threads.run(
             self._name, self._timed, items, places, number, limiter=limiter
@@ -175,7 +188,7 @@ class ThreadDispatch:
         took = max(cpu, wall - turns * cpu)
         # The functions of a chain may wait for anything, whatever the reader has waited for.
         called = max(cpu - read_cpu, wall - read_wall - turns * (cpu - read_cpu))
-        share = read_wall / max(wall, 1e-9) if waits is Waits.KERNEL else 0.0
+        share = read_cpu / max(cpu, 1e-9) if waits is Waits.KERNEL else 0.0
         self._kernel_share = share if self._chain is None else 0.75 * self._kernel_share + 0.25 * share
         if waits in (Waits.KERNEL, Waits.NONE):
             took, lost = read_cpu + called, max(0.0, read_wall - read_cpu)

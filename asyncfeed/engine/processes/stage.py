@@ -133,9 +133,12 @@ class Processes:
             todo = slice(done, done + 1 if deaths else None)
             try:
                 took, suspected = self._ask(worker, items[todo], places and places[todo], outcomes)
-            except BaseException:
+            except BaseException as raised:
+                at_exit = isinstance(raised, OSError) and worker.released
                 worker.kill()  # its state is unknown, so no other run may use it
                 self._end(worker)
+                if at_exit:
+                    continue  # the interpreter has closed the memory at its exit, while this thread still worked
                 raise
             seconds += took
             if len(outcomes) > done:
