@@ -19,6 +19,7 @@ def test_service() -> None:
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "\nbatches                            124" in done.stdout
+    assert "44 of 50 users have trained on everything, 5 were cancelled, and one got:\nValueError: " in done.stdout
     assert "requests answered" in done.stdout
     assert done.stderr == ""
 

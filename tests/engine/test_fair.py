@@ -129,8 +129,8 @@ def test_a_run_that_was_idle_gets_no_more_than_others_afterwards() -> None:
             await runs.submit(0, lambda: compute(0.01))
         jobs = [runs.submit(2, go_on.wait)]
         await until(lambda: not runs.fair.waiting)
-        for run in 6 * [0, 1]:
-            jobs.append(runs.submit(run, lambda run=run: (compute(0.005), order.append(run))))
+        for number in 6 * [0, 1]:
+            jobs.append(runs.submit(number, lambda number=number: (compute(0.005), order.append(number))))
         go_on.set()
         await asyncio.gather(*jobs)
         await runs.close()
