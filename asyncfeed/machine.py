@@ -53,13 +53,32 @@ def thread_activity(thread: int) -> tuple[float, int]:
     return (int(computed) + int(waited)) * 1e-9, int(times)
 
 
+LAUNCHERS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE")
+"""Where launchers say how many processes of a job they have started on this machine: torchrun, mpirun of Open MPI
+and of MPICH, srun. srun writes "8(x4)" if four machines have 8 each, and other texts if they differ."""
+
+
+def local_processes() -> int:
+    """Return how many processes of its job are on this machine, with this one, as its launcher says. Else 1."""
+    for name in LAUNCHERS:
+        found = re.fullmatch(r"([1-9]\d{0,5})(\(x\d+\))?", os.environ.get(name, ""))
+        if found is not None:
+            return int(found[1])
+    return 1
+
+
 def usable_cores(root: Path = ROOT) -> int:
-    """Return how many cores this process may use, at least 1. A fraction of a core is rounded up."""
+    """Return how many cores this process may use, at least 1. A fraction of a core is rounded up.
+
+    The processes that one launcher has started divide the cores, unless each is bound to some of them.
+    """
+    every = os.cpu_count() or 1
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS lacks this function
-        cores = os.cpu_count() or 1
-    return max(1, min(cores, _allowed_cores(root) or cores))
+        cores = every
+    shared = local_processes() if cores >= every else 1
+    return max(1, min(cores, _allowed_cores(root) or cores) // shared)
 
 
 def usable_memory(root: Path = ROOT) -> int | None:
@@ -157,9 +176,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def default_memory_limit() -> int:
-    """Return a quarter of the memory that this process may use, in bytes, at most 1 GiB."""
+    """Return a quarter of the memory that this process may use, in bytes, at most 1 GiB.
+
+    The processes that one launcher has started divide the memory.
+    """
     usable = usable_memory()
-    return 1 << 30 if usable is None else max(1, min(1 << 30, usable // 4))
+    return 1 << 30 if usable is None else max(1, min(1 << 30, usable // local_processes() // 4))
 
 
 # These calls read files and fill the caches. Without them, the first read could block an event loop.

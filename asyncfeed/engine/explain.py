@@ -8,7 +8,7 @@ from asyncfeed.engine.operators.call_threads import ThreadCalls
 from asyncfeed.engine.plan import Description, prefetched
 from asyncfeed.engine.run import Run
 from asyncfeed.limits import process_memory
-from asyncfeed.machine import runs_python_in_parallel, usable_cores
+from asyncfeed.machine import local_processes, runs_python_in_parallel, usable_cores
 from asyncfeed.reading.uring_reader import refusal
 from asyncfeed.stages.reached import reached
 from asyncfeed.stages.steps import Algorithm, Passes, Queue, Step, Timed
@@ -57,6 +57,11 @@ def explain(description: Description, memory_limit: int | None) -> str:
         why = refusal()
         text += f"\nsmall files: {f'read by threads, without io_uring: {why}' if why else 'read through io_uring'}"
     where = "in the whole run" if memory_limit is not None else "in all feeds of this process together"
+    processes = local_processes()
+    if processes > 1:
+        text += (
+            f"\ncores: {usable_cores()}, because the launcher has started {processes} processes on this machine"
+        )
     return f"{text}\nmemory: at most {memory_limit or process_memory.limit:,} bytes in flight {where}"
 
 

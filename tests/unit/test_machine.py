@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import asyncfeed.pipeline
-from asyncfeed.machine import usable_cores, usable_memory
+import asyncfeed as af
+from asyncfeed.machine import LAUNCHERS, usable_cores, usable_memory
 
 GB = 1 << 30
 V2 = "30 23 0:26 {top} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw,nsdelegate\n"
@@ -21,6 +21,7 @@ NO_LIMIT_V1 = "9223372036854771712\n"
 def _a_large_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 64 * GB // 4096}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
 
 
@@ -164,5 +165,41 @@ def test_a_place_with_a_space_in_its_name(tmp_path: Path) -> None:
     ("usable", "limit"), [(None, GB), (64 * GB, GB), (GB, GB // 4), (64 << 20, 16 << 20), (1, 1)]
 )
 def test_the_default_limit_is_a_quarter(usable: int | None, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncfeed.machine, "usable_memory", lambda: usable)
-    assert asyncfeed.machine.default_memory_limit() == limit
+    monkeypatch.setattr(af.machine, "usable_memory", lambda: usable)
+    assert af.machine.default_memory_limit() == limit
+
+
+@pytest.mark.parametrize(
+    ("said", "processes"),
+    [
+        ({}, 1),
+        ({"LOCAL_WORLD_SIZE": "8"}, 8),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 4),
+        ({"MPI_LOCALNRANKS": "2"}, 2),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x4)"}, 8),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x3),2"}, 1),  # which of these this machine has is not said
+        ({"LOCAL_WORLD_SIZE": "2", "SLURM_STEP_TASKS_PER_NODE": "1"}, 2),  # torchrun inside srun
+        ({"LOCAL_WORLD_SIZE": "0"}, 1),
+        ({"LOCAL_WORLD_SIZE": "many"}, 1),
+    ],
+)
+def test_processes_of_one_launcher_divide_cores_and_memory(
+    said: dict[str, str], processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(af.machine, "usable_memory", lambda: GB)
+    assert usable_cores(tmp_path) == max(1, 16 // processes)
+    assert af.machine.default_memory_limit() == GB // 4 // processes
+    text = af.items(range(3)).explain()
+    assert (f"the launcher has started {processes} processes" in text) is (processes > 1)
+
+
+def test_a_process_that_is_bound_to_cores_has_these_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5})
+    assert usable_cores(tmp_path) == 2
