@@ -164,7 +164,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _busy(self) -> bool:
         if self.threads_busy is not None:
             return self.threads_busy()
-        runs = [run for run in list(workers.runs) if run.loop is self]
+        runs = [run for run in [*workers.runs, *workers.closing] if run.loop is self]
         return self._in_executor > 0 or any(run.computes for run in runs)
 
 

@@ -65,8 +65,6 @@ class Driver:
         if self.thread.is_alive():
             stuck = "\n".join(self.run.threads.stuck())
             log.warning("%s: its event loop is blocked by code that does not return\n%s", self.run.name, stuck)
-        else:
-            self.run.threads.join(0.1)
 
     async def join_async(self) -> None:
         """Do what `join` does from an event loop, without blocking it."""

@@ -44,6 +44,7 @@ class Place:
         job = self.limiter.next(self)
         if job is None:
             workers.retire()
+        workers.left(self)
         return job
 
     def begin(self) -> None:
@@ -100,7 +101,7 @@ class FairLimiter:
             self._watch.begin()
             return
         try:
-            workers.give(place)
+            workers.visit(place)
         except RuntimeError:
             del self._taken[place]
             if not self._taken:  # else the worker that has a place will do this job, too
@@ -150,7 +151,7 @@ class FairLimiter:
         another = Place(self)
         if self.waiting and self._take(another):
             try:
-                workers.give(another)
+                workers.visit(another)
             except RuntimeError:  # no more threads: the next job that ends makes room
                 del self._taken[another]
 
@@ -188,7 +189,7 @@ class HangWatch:
         """Have a worker watch, if none does."""
         if self._absent:
             with suppress(RuntimeError):  # no more threads
-                workers.give(self)
+                workers.visit(self)
 
     def work(self, worker: Worker) -> None:
         """Look again and again whether a job hangs, while others wait."""
@@ -207,6 +208,7 @@ class HangWatch:
                     looked = now
             self._absent.append(None)
         workers.retire()
+        workers.left(self)
 
     def look_now(self) -> None:
         """End at once if no job waits."""

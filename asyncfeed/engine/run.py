@@ -205,8 +205,7 @@ class Run:
         else:
             self.handoff.finish(fault(error))
         self.unwatch()
-        # asyncio keeps a weak reference to each registered task. When such a task goes, Python runs a callback. It
-        # drops an interrupt that is raised there.
+        # When a registered task goes, Python runs a callback of asyncio's, which drops an interrupt raised there.
         asyncio._unregister_task(task)  # noqa: SLF001 - documented, for those who extend asyncio
 
     async def main(self) -> None:
@@ -271,15 +270,15 @@ class Run:
         if not self.held.released.done():
             self.held.released.set_result(None)
         await self._closed(self.tasks.held)
-        name = f"{self.name}: closing a store"
-        await self._closed([self.tasks.start_last(each, name) for each in self.resources.closing()])
+        last, name = self.tasks.start_last, f"{self.name}: closing a store"
+        await self._closed([last(each, name) for each in self.resources.closing()])
+        await self._until(self.threads.end(), self.loop.time() + KILLED_SECONDS)
 
     async def _closed(self, tasks: Iterable[asyncio.Task[None]]) -> None:
         """Wait for tasks that close something, until shortly after the grace."""
         until = max(self.grace.deadline, self.loop.time()) + KILLED_SECONDS
         for task in tasks:
-            while not task.done() and self.loop.time() < until:
-                await self._wait(task, until)
+            await self._until(task, until)
             if not task.done():
                 self._report_stuck()
                 task.cancel()
@@ -309,16 +308,16 @@ class Run:
 
     async def _idle(self) -> None:
         """Wait for the threads until the grace is over. If some are still busy, report them."""
-        await self._threads_idle(self.grace.deadline)
+        await self._until(self.threads.idle(), self.grace.deadline)
         if self.threads.busy:
             if self._kill():
-                await self._threads_idle(self.loop.time() + KILLED_SECONDS)
+                await self._until(self.threads.idle(), self.loop.time() + KILLED_SECONDS)
             self._report_stuck()
 
-    async def _threads_idle(self, until: float) -> None:
-        idle = self.threads.idle()
-        while not idle.done() and self.loop.time() < until:
-            await self._wait(idle, until)
+    async def _until(self, future: asyncio.Future[None], until: float) -> None:
+        """Wait for a future until a time of the loop's clock, also if a cancellation comes."""
+        while not future.done() and self.loop.time() < until:
+            await self._wait(future, until)
 
     def _cancel(self) -> None:
         """Cancel all tasks."""

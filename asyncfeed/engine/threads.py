@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from asyncfeed.engine.fair import FairLimiter, wait_for_another
 from asyncfeed.engine.limits.resident import resident
-from asyncfeed.engine.workers import End, Job, Worker, workers
+from asyncfeed.engine.workers import Job, Worker, workers
 
 R = TypeVar("R")
 
@@ -57,8 +57,7 @@ class Threads:
         self._context = Context() if context is None else context  # not `or`: an empty context is false
         """Each job has a copy of this context."""
         self._busy: dict[Worker, str] = {}
-        self._ends: list[End] = []
-        """Of the workers that were told to end."""
+        self._all_ended: asyncio.Future[None] | None = None
         self._pending = 0
         """Number of jobs that a worker has, or that were handed out. Jobs that wait in a limiter do not count."""
         self._parked: set[threading.Semaphore | threading.Lock] = set()
@@ -115,7 +114,7 @@ class Threads:
             limiter.busy += 1
 
     def _hand_out(self, job: Job) -> None:
-        workers.runs[self] = None
+        workers.begin(self)
         fair = None if job.limiter is None else job.limiter.fair
         if fair is None:
             workers.give(job)
@@ -228,23 +227,36 @@ class Threads:
 
     @property
     def computes(self) -> bool:
-        """Whether a job has not returned, other than those that wait for the loop."""
-        return self._pending > len(self._parked)
+        """Whether a job has not returned, other than those that wait for the loop, or a worker has not ended."""
+        return self._pending > len(self._parked) or (self._all_ended is not None and not self._all_ended.done())
+
+    def end(self) -> asyncio.Future[None]:
+        """Take no more jobs. Return a future that is done when the workers have ended, or serve other runs."""
+        if self._all_ended is None:
+            self._all_ended = self.loop.create_future()
+            self._close()
+            workers.end(self)
+        return self._all_ended
 
     def close(self) -> None:
-        """Take no more jobs. Let the idle workers end if no other run is left."""
+        """Take no more jobs. Nothing waits until the idle workers have ended."""
+        self._close()
+        workers.leave(self)
+
+    def _close(self) -> None:
         self.ending = self._closed = True
         self._context = Context()
-        workers.runs.pop(self, None)
         for fair in self._fair:
             fair.look_now()
-        if not workers.runs:
-            self._ends += workers.trim()
 
-    def join(self, grace: float) -> None:
-        """Wait until the workers that were told to end have ended, at most `grace` seconds for each."""
-        for each in self._ends:
-            each.join(grace)
+    def none_left(self) -> None:
+        """Hear that no worker is left, or that another run has begun. Any thread may call this."""
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits for that
+            self.loop.call_soon_threadsafe(self._note_end)
+
+    def _note_end(self) -> None:
+        if self._all_ended is not None and not self._all_ended.done():
+            self._all_ended.set_result(None)
 
     def stuck(self) -> list[str]:
         """Describe each busy thread: its name, its job and its stack."""

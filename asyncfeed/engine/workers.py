@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,6 +53,9 @@ class Owner(Protocol):
     @property
     def computes(self) -> bool:
         """Whether a job has not returned, other than those that wait for the loop."""
+
+    def none_left(self) -> None:
+        """Hear, on any thread, that no worker is left, or that another run has begun."""
 
     def work(self, job: Job, worker: Worker) -> Job | None:
         """Do a job and report it, and return what the worker does next."""
@@ -97,33 +100,25 @@ class Worker(threading.Thread):
         self._workers = workers
         self.place: Place | None = None
         """The place of its job among those that compute."""
-        self.ends = False
-        """Whether there is no need of it."""
+        self.end: End | None = None
+        """Set when there is no more need of it."""
 
     def run(self) -> None:
         """Do one task after the other. An idle worker keeps nothing of its last task alive."""
         with one_ring():
-            while not self.ends:
+            while self.end is None:
                 task: Task | None = self._workers.next_task()
                 while task is not None:
                     task = task.work(self)
+        self._workers.left(self.end)
 
 
 class End:
-    """Tells a worker to end. It knows which one was told."""
-
-    def __init__(self) -> None:
-        self._told: SimpleQueue[Worker] = SimpleQueue()
+    """Tells a worker to end."""
 
     def work(self, worker: Worker) -> None:
         """Have this worker end."""
-        worker.ends = True
-        self._told.put(worker)
-
-    def join(self, grace: float) -> None:
-        """Wait until that worker has ended, at most `grace` seconds."""
-        with suppress(Empty):
-            self._told.get(timeout=grace).join(grace)
+        worker.end = self
 
 
 class Workers:
@@ -144,8 +139,41 @@ class Workers:
         self._least_idle = 0
         """The smallest number of these since `_looked`."""
         self._looked = 0.0
+        self._visits: dict[Task, None] = {}
+        """What workers do that is no job: they come for one, look whether one hangs, or end."""
         self.runs: dict[Owner, None] = {}
         """The runs that have had jobs, and have not ended."""
+        self.closing: dict[Owner, None] = {}
+        """The runs that wait until no worker is left, or another run has begun."""
+
+    def begin(self, run: Owner) -> None:
+        """Note that a run has jobs."""
+        self.runs[run] = None
+        if self.closing:
+            self._let_go()
+
+    def end(self, run: Owner) -> None:
+        """Note that a run has no more jobs. `run.none_left` is called when no worker is left, or one is needed."""
+        self.closing[run] = None
+        self._leave(run)
+        self._let_go()
+
+    def leave(self, run: Owner) -> None:
+        """Note that a run has no more jobs, and waits for nothing."""
+        if self.closing.pop(run, self) is None:
+            # It has waited in vain. Ctrl-C interrupted a thread that had noted a visit, and no worker has come.
+            self._visits.clear()
+        self._leave(run)
+
+    def _leave(self, run: Owner) -> None:
+        self.runs.pop(run, None)
+        if not self.runs:
+            self._trim()
+
+    def _let_go(self) -> None:
+        while self.closing and (self.runs or not self._visits):
+            with suppress(KeyError):  # another thread has taken the last
+                self.closing.popitem()[0].none_left()
 
     def give(self, task: Task) -> None:
         """Have a worker do something. Raises `RuntimeError` if the system has no more threads."""
@@ -156,6 +184,21 @@ class Workers:
         self._least_idle = min(self._least_idle, len(self._idle))
         self._tasks.put(task)
 
+    def visit(self, task: Task) -> None:
+        """Have a worker do something that is no job. It calls `left` afterwards. Raises as `give` does."""
+        self._visits[task] = None
+        try:
+            self.give(task)
+        except RuntimeError:
+            self.left(task)
+            raise
+
+    def left(self, task: Task) -> None:
+        """Note that something is over that was no job."""
+        self._visits.pop(task, None)
+        if self.closing:
+            self._let_go()
+
     def next_task(self) -> Task:
         """Wait for a task, and return it."""
         return self._tasks.get()
@@ -165,20 +208,19 @@ class Workers:
         self._idle.append(None)
         now = perf_counter()
         if not self.runs:
-            self.trim()
+            self._trim()
         elif now - self._looked > IDLE_SECONDS:
-            self.trim(self._least_idle)
+            self._trim(self._least_idle)
             self._looked, self._least_idle = now, len(self._idle)
 
-    def trim(self, most: int = sys.maxsize) -> list[End]:
+    def _trim(self, most: int = sys.maxsize) -> None:
         """Tell idle workers to end."""
-        ends: list[End] = []
         with suppress(IndexError):  # no worker is idle
-            while len(ends) < most:
+            for _ in range(most):
                 self._idle.pop()
-                ends.append(End())
-                self._tasks.put(ends[-1])
-        return ends
+                end = End()
+                self._visits[end] = None
+                self._tasks.put(end)
 
 
 workers = Workers()
