@@ -1,4 +1,6 @@
-"""The memory limit of the process, which feeds without a limit of their own share.
+"""What the feeds of a process share: its memory limit, and the number of threads that compute.
+
+Feeds without a limit of their own share that of the process.
 
 A feed may use what the others do not use, but for an eighth of the limit. That is kept for feeds which have less
 than their fair part: the limit divided by their number and one more. So
@@ -15,8 +17,10 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Literal
 
-from asyncfeed.machine import default_memory_limit
+from asyncfeed.errors import PipelineError
+from asyncfeed.machine import default_memory_limit, usable_cores
 from asyncfeed.sizes import Size, parse_bytes
 
 KEPT = 8
@@ -113,26 +117,52 @@ if hasattr(os, "register_at_fork"):  # a system without this function cannot for
     os.register_at_fork(after_in_child=process_memory.forget)
 
 
-def limits(*, memory: Size | None) -> None:
-    """Set the memory limit that all feeds of this process share, if they have no `memory_limit` of their own.
+class ProcessThreads:
+    """Knows how many threads compute at a time for all feeds together."""
 
-    A feed may use what the others do not use, but for an eighth of the limit. That is kept for feeds that have
-    little. Feeds whose trainers draw come to equal parts, if all of them need that much. A feed never waits for
-    another one. A new limit holds at once, for feeds that run, too.
+    def __init__(self) -> None:
+        self.most = usable_cores()
+
+    def set_most(self, count: int | None) -> None:
+        """Set the number, or the default."""
+        self.most = usable_cores() if count is None else count
+
+
+process_threads = ProcessThreads()
+
+
+def limits(*, memory: Size | None = None, threads: int | Literal["default"] | None = None) -> None:
+    """Set what all feeds of this process share: memory, and the number of threads that compute.
+
+    A feed may use the memory that the others do not use, but for an eighth of the limit. That is kept for feeds
+    that have little. Feeds whose trainers draw come to equal parts, if all of them need that much. A feed never
+    waits for the memory of another one. Calls that compute take turns, fair by processor time. New limits hold at
+    once, for feeds that run, too.
 
     Args:
-        memory: Limit of the data in flight in all these feeds together, in bytes or as text such as "4GiB". None
-            is the default: a quarter of the memory of the machine or the container, at most 1 GiB.
+        memory: Limit of the data in flight in all feeds without a `memory_limit` of their own, in bytes or as text
+            such as "4GiB". "default" is a quarter of the memory of the machine or the container, at most 1 GiB.
+            None leaves it as it is.
+        threads: Number of calls that compute at a time without the GIL. One more may compute with it. Calls that
+            wait for something do not count, nor do those of a stage with `concurrency=` above 1. Calls that waited
+            so far, or seemed to, count after some that did not. "default" is the number of cores that this process
+            may use. None leaves it as it is.
 
     Raises:
-        PipelineError: `memory` is no size.
+        PipelineError: `memory` is no size, or `threads` no whole number of at least 1.
 
     Memory:
         Beside the limit, each feed may hold the item that its consumer waits for.
 
     Example:
         >>> import asyncfeed as af
-        >>> af.limits(memory="2GiB")
-        >>> af.limits(memory=None)
+        >>> af.limits(memory="2GiB", threads=4)
+        >>> af.limits(memory="default", threads="default")
     """
-    process_memory.set_limit(None if memory is None else parse_bytes(memory, "limits", "memory"))
+    nbytes = None if memory is None or memory == "default" else parse_bytes(memory, "limits", "memory")
+    if threads is not None and threads != "default" and (type(threads) is not int or threads < 1):
+        raise PipelineError(f'limits: threads must be a whole number of at least 1, or "default", not {threads!r}')
+    if memory is not None:
+        process_memory.set_limit(nbytes)
+    if threads is not None:
+        process_threads.set_most(None if threads == "default" else threads)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import current_thread, get_native_id
@@ -23,7 +24,8 @@ from typing import ClassVar
 
 from asyncfeed.engine.constants import HUNG_SECONDS, HUNG_SHARE
 from asyncfeed.engine.workers import Job, Owner, Worker, workers
-from asyncfeed.machine import thread_activity, usable_cores
+from asyncfeed.limits import process_threads
+from asyncfeed.machine import thread_activity
 
 
 class Place:
@@ -69,7 +71,7 @@ class Place:
 
 
 class FairLimiter:
-    """Lets at most `width` jobs compute at a time, whichever runs they belong to.
+    """Lets at most `width()` jobs compute at a time, whichever runs they belong to.
 
     The next one is that of the run that has computed least. A job that hangs loses its place to the next one.
     """
@@ -77,7 +79,7 @@ class FairLimiter:
     clock: ClassVar[float] = 0.0
     """Seconds that the run had computed whose job began last. A run that was idle is not owed more than that."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: Callable[[], int]) -> None:
         self._width = width
         self.waiting: deque[Job] = deque()
         self._taken: dict[Place, None] = {}
@@ -111,9 +113,9 @@ class FairLimiter:
 
     def _take(self, place: Place) -> bool:
         """Take a place, if one is free. If none is, whoever gives one back will see the jobs that wait now."""
-        while len(self._taken) < self._width:
+        while len(self._taken) < self._width():
             self._taken[place] = None
-            if len(self._taken) <= self._width:
+            if len(self._taken) <= self._width():
                 return True
             del self._taken[place]  # others have come at the same moment
         return False
@@ -227,7 +229,7 @@ def wait_for_another() -> None:
         thread.place.limiter.replace(thread.place)
 
 
-holding = FairLimiter(1)
+holding = FairLimiter(lambda: 1)
 """For jobs that hold the GIL. Threads that compete for it are slower than one."""
-computing = FairLimiter(usable_cores())
+computing = FairLimiter(lambda: process_threads.most)
 """For jobs that compute without it."""

@@ -24,7 +24,7 @@ from asyncfeed.engine.closed_loop import watch_on
 from asyncfeed.engine.consumers import Delivered
 from asyncfeed.engine.driver import EXIT, Driver
 from asyncfeed.engine.epochs import ENDLESS, EpochCounter
-from asyncfeed.engine.fair import FairLimiter
+from asyncfeed.engine.fair import FairLimiter, computing
 from asyncfeed.engine.handoff import Handoff
 from asyncfeed.engine.limits import group_size
 from asyncfeed.engine.limits.budget import Budget
@@ -63,7 +63,7 @@ __all__ = [
     "ASKED", "Arena", "BlockPool", "Blocks", "BlockWriter", "Budget", "CompletionBuffer", "WorkerPool", "Demand", "ENDLESS", "EXIT", "Entry", "EpochCounter",
     "Expansion", "Outcomes", "Piece", "ReorderBuffer",
     "Failed", "FairLimiter", "InHand", "KeptWorkers", "CapacityLimiter", "Meter", "NEITHER", "Handoff", "Part", "Parts", "ProcessMemory", "READY", "RemoteTraceback", "Run",
-    "Shown", "ThreadedIterator", "Threads", "Tuner", "Worker", "expansions_of", "kept", "process_memory", "watch_on",
+    "Shown", "ThreadedIterator", "Threads", "Tuner", "Worker", "computing", "expansions_of", "kept", "process_memory", "watch_on",
 ]  # fmt: skip
 
 AHEAD_ITEMS = constants.AHEAD_ITEMS

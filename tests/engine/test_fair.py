@@ -11,7 +11,7 @@ from time import thread_time
 import pytest
 
 import asyncfeed as af
-from tests.engine.inside import CapacityLimiter, FairLimiter, Threads, nobody_finds_what_hangs
+from tests.engine.inside import CapacityLimiter, FairLimiter, Threads, computing, nobody_finds_what_hangs
 from tests.engine.outside import until
 from tests.engine.processes import run
 
@@ -20,7 +20,7 @@ class Runs:
     """Some runs, each with one stage whose jobs compute."""
 
     def __init__(self, count: int, width: int) -> None:
-        self.fair = FairLimiter(width)
+        self.fair = FairLimiter(lambda: width)
         self.threads = [Threads(asyncio.get_running_loop()) for _ in range(count)]
         self.stages = [CapacityLimiter() for _ in range(count)]
         for stage in self.stages:
@@ -67,7 +67,7 @@ def compute(seconds: float) -> None:
 def test_at_most_so_many_jobs_compute_at_a_time_however_many_runs_and_loops_there_are(
     width: int, loops: int
 ) -> None:
-    fair, lock = FairLimiter(width), threading.Lock()
+    lock = threading.Lock()
     inside = peak = called = 0
 
     def call() -> None:
@@ -83,15 +83,19 @@ def test_at_most_so_many_jobs_compute_at_a_time_however_many_runs_and_loops_ther
     async def main() -> None:
         runs = Runs(5, width)
         for stage in runs.stages:
-            stage.fair, stage.width = fair, 2
+            stage.fair, stage.width = computing, 2
         await asyncio.gather(*(runs.submit(number, call) for _ in range(30) for number in range(5)))
         await runs.close()
 
     threads = [threading.Thread(target=asyncio.run, args=(main(),)) for _ in range(loops)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    af.limits(threads=width)
+    try:
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        af.limits(threads="default")
     assert called == loops * 150
     assert peak <= width
 
@@ -288,3 +292,10 @@ go_on.set()
     )
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == ["012", "01"]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "many", True])
+def test_a_wrong_number_of_threads_is_refused(wrong: object) -> None:
+    with pytest.raises(af.PipelineError, match="limits: threads must be a whole number of at least 1"):
+        af.limits(memory="5 MB", threads=wrong)  # type: ignore[arg-type]
+    assert "5,000,000 bytes" not in af.items([1]).explain()

@@ -120,7 +120,7 @@ def alone(paths: list[str]) -> dict[str, list[Any]]:
 def little_memory() -> Iterator[None]:
     af.limits(memory=20_000)
     yield
-    af.limits(memory=None)
+    af.limits(memory="default")
 
 
 async def use(kind: str, paths: list[str], expected: list[Any], rng: random.Random) -> None:

@@ -23,7 +23,7 @@ def _limit() -> Iterator[None]:
     Block.alive = Block.peak = 0
     af.limits(memory=LIMIT)
     yield
-    af.limits(memory=None)
+    af.limits(memory="default")
 
 
 async def awaited(_: int) -> Block:

@@ -149,7 +149,7 @@ def test_the_default_limit_is_asked_of_the_machine_and_can_be_set() -> None:
         with pytest.raises(PipelineError, match="limits: memory must be at least 1 byte"):
             af.limits(memory=0)
     finally:
-        af.limits(memory=None)
+        af.limits(memory="default")
     assert process_memory.limit == default
 
 
