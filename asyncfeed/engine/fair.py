@@ -49,13 +49,14 @@ class Place:
         workers.left(self)
         return job
 
-    def begin(self) -> None:
-        """Note that the thread begins a job."""
+    def begin(self, owner: Owner) -> None:
+        """Note that the thread begins a job of a run."""
         self._jobs += 1
+        FairLimiter.clock = max(FairLimiter.clock, owner.computed)
         self._began = thread_time()
 
     def end(self, owner: Owner) -> None:
-        """Count how long the job of a run has computed."""
+        """Count how long that job has computed."""
         owner.computed += thread_time() - self._began
 
     def stands_still(self, seconds: float) -> bool:
@@ -138,7 +139,6 @@ class FairLimiter:
             job = min(waiting, key=_computed)
             with suppress(ValueError):  # another worker has taken it
                 self.waiting.remove(job)
-                FairLimiter.clock = max(FairLimiter.clock, job.owner.computed)
                 job.owner.turns_waited += perf_counter() - job.queued
                 return job
         return None

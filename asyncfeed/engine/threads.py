@@ -130,7 +130,7 @@ class Threads:
         worker.place = place
         self._busy[worker] = job.what
         if place is not None:
-            place.begin()
+            place.begin(self)
         try:
             if limiter is None or not (self._closed or job.future.done()):
                 result = job.context.copy().run(job.fn, *job.args)

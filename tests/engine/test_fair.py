@@ -126,11 +126,15 @@ def test_the_run_that_has_computed_least_comes_next() -> None:
     assert first[1] - first[0] >= 5  # the other one has about ten turns for one of this
 
 
-def test_a_run_that_was_idle_gets_no_more_than_others_afterwards() -> None:
+@pytest.mark.parametrize("at_a_time", [1, 100])
+def test_a_run_that_was_idle_gets_no_more_than_others_afterwards(at_a_time: int) -> None:
+    """Whether the jobs of the other one had turns, or one thread did them all."""
+
     async def main() -> list[int]:
         runs, order, go_on = Runs(3, 1), list[int](), threading.Event()
-        for _ in range(20):
-            await runs.submit(0, lambda: compute(0.01))
+        runs.stages[0].width = at_a_time
+        await asyncio.gather(*(runs.submit(0, lambda: compute(0.01)) for _ in range(20)))
+        runs.stages[0].width = 100
         jobs = [runs.submit(2, go_on.wait)]
         await until(lambda: not runs.fair.waiting)
         for number in 6 * [0, 1]:
