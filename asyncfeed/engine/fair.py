@@ -59,6 +59,11 @@ class Place:
         """Count how long that job has computed."""
         owner.computed += thread_time() - self._began
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the worker may do another job of the same stage. Else those of others come first."""
+        return not self.limiter.waiting and self.limiter.has(self)
+
     def stands_still(self, seconds: float) -> bool:
         """Return whether the job has not moved since the last call, which was `seconds` ago.
 
@@ -143,9 +148,9 @@ class FairLimiter:
                 return job
         return None
 
-    def keeps(self, place: Place) -> bool:
-        """Return whether a job that has ended may leave its place to another job of its stage."""
-        return not self.waiting and place in self._taken
+    def has(self, place: Place) -> bool:
+        """Return whether a place is taken, and was not given to another job."""
+        return place in self._taken
 
     def replace(self, place: Place) -> None:
         """Let another job begin beside the one that has this place."""

@@ -141,7 +141,7 @@ class Threads:
             place.end(self)
         following: Job | None = None
         # A job queued after this check is safe: the loop has not processed this report yet, so it will look again.
-        if limiter is not None and (place is None or place.limiter.keeps(place)):
+        if limiter is not None and limiter.fair is (place and place.limiter) and (place is None or place.is_kept):
             following = _next(limiter)
         goes_on = following is not None
         if following is not None:

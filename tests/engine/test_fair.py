@@ -206,6 +206,29 @@ def test_a_run_ends_at_once_while_its_jobs_wait_behind_those_of_another_one() ->
         asyncio.run(main())
 
 
+def test_a_stage_takes_turns_from_the_moment_on_when_its_jobs_compute() -> None:
+    """The thread that did the job before does not go on with the next one, as it did while they waited."""
+
+    async def main() -> None:
+        runs, go_on, called = Runs(2, 1), [threading.Event(), threading.Event()], list[int]()
+        stage = runs.stages[0]
+        stage.fair, stage.width = None, 1
+        jobs = [runs.submit(0, go_on[0].wait), runs.submit(0, lambda: called.append(1))]
+        held = runs.submit(1, go_on[1].wait)
+        await until(lambda: not runs.fair.waiting)
+        stage.fair = runs.fair
+        go_on[0].set()
+        await until(lambda: called or runs.fair.waiting)
+        assert not called
+        go_on[1].set()
+        await asyncio.gather(held, *jobs)
+        await runs.close()
+        assert called
+
+    with nobody_finds_what_hangs():
+        asyncio.run(main())
+
+
 def test_a_job_is_not_begun_if_the_loop_of_its_run_was_closed_meanwhile() -> None:
     called: list[int] = []
 
