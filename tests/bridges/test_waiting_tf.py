@@ -40,14 +40,14 @@ def test_a_trainer_that_is_slower_is_waited_for(via: str) -> None:
 
 @pytest.mark.parametrize("via", ["queue", "from_generator"])
 def test_a_trainer_that_is_faster_waits(via: str) -> None:
-    """Nearly all the time, and no data waits."""
+    """Nearly all the time, and no data waits. TensorFlow may draw late at first, when some batches are ready."""
 
     def slow(batch: Any) -> Any:
         time.sleep(TRAINS)
         return batch
 
     feeds: list[af.Feed[Any]] = []
-    pipeline = af.items(range(20)).batch(2).map(slow, concurrency=1)
+    pipeline = af.items(range(80)).batch(2).map(slow, concurrency=1)
     for _ in pipeline.to_tf(on_open=feeds.append, via=via):
         pass
     stats = feeds[0].stats()
