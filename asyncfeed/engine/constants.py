@@ -91,6 +91,11 @@ GIL_FACTOR: Final = 2
 """A thread waited for something other than the GIL if its waits were longer than this many times what the loop
 waits for the GIL. Waits for the GIL were 0.5 to 1.3 times as long, beside a busy loop and beside 1 to 4 threads
 that run Python. Those of a function that sleeps for 1 ms were 12 times as long."""
+HELD_SHARE: Final = 0.5
+"""Other threads that computed for this share of a wait perhaps held the GIL for whole switch intervals. The loop
+may have got it at once by chance."""
+READ_BLOCKS: Final = 4
+"""So many blocks for each sample show that it was read from a disk: half a page. A few belong to a directory."""
 DOUBTFUL_SHARE: Final = 0.1
 """A wait in which other threads of the process computed for this share of the time was perhaps for the GIL."""
 DOUBTFUL_GROUPS: Final = 4

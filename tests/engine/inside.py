@@ -55,7 +55,7 @@ from asyncfeed.feed import session_of
 from asyncfeed.limits import Part, ProcessMemory, process_memory
 from asyncfeed.machine import runs_python_in_parallel
 from asyncfeed.reading.reader import Waits
-from asyncfeed.stages import segment, together
+from asyncfeed.stages import chain, segment, together
 from asyncfeed.stages.load_batch import ReadBatch
 from asyncfeed.stages.steps import Work
 
@@ -344,12 +344,15 @@ class _Told:
     waits = 1, 0, 0.0
     """How often a thread has waited in a group, how many blocks it has read, and how long others computed."""
 
+    called = 0
+    """For how many members of a list the functions were called."""
+
     def __init__(self, wall: float, cpu: float) -> None:
         self.told = wall, cpu
 
     async def run(self, what: str, fn: Any, items: list[Any], places: Any, number: int, *, limiter: Any) -> Any:
         outcomes = Outcomes()
-        outcomes.values, outcomes.amount = items, len(items)
+        outcomes.values, outcomes.amount, outcomes.called = items, len(items), self.called
         return outcomes, *self.told, self.waits
 
 
@@ -388,13 +391,21 @@ class Groups:
         for _ in range(calls):
             asyncio.run(self._dispatch.run([1], None, 0))
 
-    def call(self, sizes: list[int]) -> int:
+    def call(self, sizes: list[int], fn: Callable[[int], Any] = bytes) -> int:
         """Make results of these sizes in bytes. Return their number."""
-        return len(self._dispatch.call(sizes, None))
+        with mock.patch.object(self._dispatch, "_fn", fn):
+            return len(self._dispatch.call(sizes, None))
 
     def size(self, count: int = 6400, costs: Sequence[int] = (), ratio: float = 1.0) -> int:
         """Return how many of `count` items go together; items weigh `costs`, results `ratio` times as much."""
         return self._dispatch.group(count, costs, ratio)
+
+    def measure_members(self, called: int) -> int:
+        """Measure lists of which so many members were called. Return for how many that is done together then."""
+        self._told.called = called
+        with mock.patch.object(self._dispatch, "_chain", chain.Chain(())):
+            self.measure()
+        return self._dispatch.members.share(16)
 
     @property
     def slow(self) -> bool:

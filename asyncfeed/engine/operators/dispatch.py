@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter, process_time, thread_time
 from typing import Any
@@ -18,9 +19,11 @@ from asyncfeed.engine.constants import (
     GROUP_SECONDS,
     GROUP_SHARED_FACTOR,
     HEAVY_FACTOR,
+    HELD_SHARE,
     KERNEL_THREADS,
     LATE_FACTOR,
     MANY_FACTOR,
+    READ_BLOCKS,
     READ_SHARE,
     SECOND_THREAD_SECONDS,
     SURE_FACTOR,
@@ -62,6 +65,7 @@ class ThreadDispatch:
         self._filters = work.shape == "filter"
         self._skips_failures = work.skip is not None
         self._name = name
+        self._unit = unit
         self._slow_seconds = SECOND_THREAD_SECONDS * unit
         self._cores = usable_cores()
         self._in_parallel = runs_python_in_parallel()
@@ -144,6 +148,11 @@ class ThreadDispatch:
         """Whether other threads hold the GIL, or the cores, most of the time."""
         return self._lost_seconds > GROUP_SECONDS
 
+    @property
+    def _late_seconds(self) -> float:
+        """How long a group may take before it ends early. Its rest is handed over, which waits for the GIL."""
+        return LATE_FACTOR * (self._size_factor * GROUP_SECONDS + self._threads.lag)
+
     def group(self, count: int, costs: Sequence[int], ratio: float) -> int:
         """Return how many of `count` items go into the next group.
 
@@ -174,14 +183,20 @@ class ThreadDispatch:
         if not amount:
             return outcomes
         waits = Waits.UNKNOWN if self._waits is None else self._waits()
-        waited = blocks > 0 or wall - cpu > GIL_FACTOR * self._threads.lag * switches
-        doubtful = self._finds_threads and not blocks and elsewhere > DOUBTFUL_SHARE * (wall - cpu)
+        gone = wall - cpu
+        from_disk = blocks >= READ_BLOCKS * max(1, outcomes.called or amount * self._unit)
+        gil = self._threads.lag
+        held = elsewhere > HELD_SHARE * gone
+        if held:
+            gil = max(gil, sys.getswitchinterval() / GIL_FACTOR)
+        waited = from_disk or gone > GIL_FACTOR * gil * switches
+        doubtful = self._finds_threads and not from_disk and elsewhere > DOUBTFUL_SHARE * gone
         if self._finds_threads and not waited and others < self._cores:
             wall = max(cpu, outcomes.read_seconds + cpu - outcomes.read_cpu)
         read_wall, read_cpu = wall, cpu
         if self._chain is not None:
             read_wall, read_cpu = outcomes.read_seconds, outcomes.read_cpu
-        lost = 0.0
+        lost = gone if held and not waited and others < self._cores else 0.0
         # Threads that compete for the GIL wait for each other, and for the loop. This time says nothing about the
         # item.
         turns = others + 1 if others else 0
@@ -197,9 +212,11 @@ class ThreadDispatch:
         first = self._wait_ratio is None
         if self._wait_ratio is None:
             self._wait_ratio = ratio
-        elif ratio > self._wait_ratio or others < self._cores:
-            # With many threads a lower ratio is not believed: it may be due to waits for the GIL.
+        elif others < self._cores or (ratio > self._wait_ratio and waited):
+            # With many threads a lower ratio is not believed: they wait for the GIL and for each other.
             self._wait_ratio += 0.25 * (ratio - self._wait_ratio)
+        if outcomes.called:
+            self.members.learn(called / outcomes.called, self._size_factor * GROUP_SECONDS)
         together = waits is Waits.TOGETHER
         read = took - called
         # All files of a list are read before the first of its members is called.
@@ -243,7 +260,7 @@ class ThreadDispatch:
         chain, threads, room = self._chain, self._threads, self.room
         assert chain is not None
         began = perf_counter()
-        deadline = began + LATE_FACTOR * self._size_factor * GROUP_SECONDS
+        deadline = began + self._late_seconds
         if not self._shares and len(lists) == 1:
             deadline = math.inf
 
@@ -280,9 +297,6 @@ class ThreadDispatch:
             if room < 0 or late():
                 break
         self._was_heavy = self.room - room > HEAVY_FACTOR * GROUP_BYTES
-        if outcomes.called:
-            seconds = perf_counter() - began - outcomes.read_seconds
-            self.members.learn(seconds / outcomes.called, self._size_factor * GROUP_SECONDS)
         return outcomes
 
     def call(self, items: list[Any], places: list[ItemPlace] | None) -> Outcomes:
@@ -297,7 +311,7 @@ class ThreadDispatch:
         made = None if self._parts is None else self._parts.of(items)
         fn: Callable[..., Any] = self._fn if made is None else made
         threads = self._threads
-        deadline = perf_counter() + LATE_FACTOR * self._size_factor * GROUP_SECONDS if len(items) > 1 else math.inf
+        deadline = perf_counter() + self._late_seconds if len(items) > 1 else math.inf
         filters = self._filters
         outcomes = Outcomes()
         values = outcomes.values
