@@ -1,4 +1,4 @@
-"""What the feeds of a process share: its memory limit, and the number of threads that compute.
+"""What the feeds of a process share: its memory limit, the number of threads that compute, that of requests.
 
 Feeds without a limit of their own share that of the process.
 
@@ -131,8 +131,21 @@ class ProcessThreads:
 process_threads = ProcessThreads()
 
 
-def limits(*, memory: Size | None = None, threads: int | Literal["default"] | None = None) -> None:
-    """Set what all feeds of this process share: memory, and the number of threads that compute.
+class ProcessRequests:
+    """Knows how many requests all feeds together may have under way for a store."""
+
+    def __init__(self) -> None:
+        self.most: int | None = None
+        """None for the default."""
+
+
+process_requests = ProcessRequests()
+
+Count = int | Literal["default"] | None
+
+
+def limits(*, memory: Size | None = None, threads: Count = None, requests: Count = None) -> None:
+    """Set what all feeds of this process share: memory, threads that compute, and requests to object stores.
 
     A feed may use the memory that the others do not use, but for an eighth of the limit. That is kept for feeds
     that have little. Feeds whose trainers draw come to equal parts, if all of them need that much. A feed never
@@ -147,9 +160,12 @@ def limits(*, memory: Size | None = None, threads: int | Literal["default"] | No
             wait for something do not count, nor do those of a stage with `concurrency=` above 1. Calls that waited
             so far, or seemed to, count after some that did not. "default" is the number of cores that this process
             may use. None leaves it as it is.
+        requests: Number of requests that may be under way for one object store: a bucket, a host, or the server of
+            an `endpoint`. A feed that has none under way may always begin one. Feeds that ask for more come to
+            equal parts. "default" is 256, or `max_requests` of the store if that is more. None leaves it as it is.
 
     Raises:
-        PipelineError: `memory` is no size, or `threads` no whole number of at least 1.
+        PipelineError: `memory` is no size, or `threads` or `requests` no whole number of at least 1.
 
     Memory:
         Beside the limit, each feed may hold the item that its consumer waits for.
@@ -160,9 +176,14 @@ def limits(*, memory: Size | None = None, threads: int | Literal["default"] | No
         >>> af.limits(memory="default", threads="default")
     """
     nbytes = None if memory is None or memory == "default" else parse_bytes(memory, "limits", "memory")
-    if threads is not None and threads != "default" and (type(threads) is not int or threads < 1):
-        raise PipelineError(f'limits: threads must be a whole number of at least 1, or "default", not {threads!r}')
+    for name, count in (("threads", threads), ("requests", requests)):
+        if count is not None and count != "default" and (type(count) is not int or count < 1):
+            raise PipelineError(
+                f'limits: {name} must be a whole number of at least 1, or "default", not {count!r}'
+            )
     if memory is not None:
         process_memory.set_limit(nbytes)
     if threads is not None:
         process_threads.set_most(None if threads == "default" else threads)
+    if requests is not None:
+        process_requests.most = None if requests == "default" else requests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from asyncfeed.attempts.retry import Policy, Retry
@@ -111,6 +111,17 @@ class ObjectStore(Store):
     def identity(self) -> str:
         """The URL of the store, and the address that it is reached at."""
         return f"{self.url} {self.endpoint or ''}"
+
+    @property
+    def reached(self) -> ObjectStore:
+        """The store without what readers do with it. Those that are reached alike share a client."""
+        return replace(self, verify="size", max_requests=None)
+
+    @property
+    def limited(self) -> ObjectStore:
+        """The store that stands for all whose requests count together: those of a server, or else of a bucket."""
+        together = self.endpoint is not None and self.scheme not in WEB
+        return replace(self.reached, url=f"{self.scheme}://all") if together else self.reached
 
     def file(self, key: str, size: int | None = None, etag: str | None = None) -> File:
         """Return the object of a key, without a request.

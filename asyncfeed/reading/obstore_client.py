@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections import deque
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 from asyncfeed.errors import PipelineError, StoreError
 from asyncfeed.extras import installed
@@ -39,8 +40,9 @@ stranded = False
 
 
 def _forked() -> None:
-    global stranded
+    global stranded, _lock
     stranded = stranded or used
+    _lock = threading.RLock()  # another thread may have had it
 
 
 if hasattr(os, "register_at_fork"):  # or else there is no fork
@@ -89,6 +91,33 @@ def connect(store: ObjectStore, *, retries: int = 0) -> Any:
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             raise
         raise PipelineError(f"{store!r}: obstore takes no such options or credentials ({name})") from None
+
+
+class Connected:
+    """An obstore client that readers share. It goes with the last of them."""
+
+    __slots__ = ("__weakref__", "client")
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+
+_lock = threading.RLock()
+"""Reentrant, because the garbage collector may make a reader on a thread that has it."""
+_connected: WeakValueDictionary[ObjectStore, Connected] = WeakValueDictionary()
+
+
+def connected(store: ObjectStore) -> Connected:
+    """Return the client of a store for its readers. They have their connections and credentials together.
+
+    Raises as `connect` does.
+    """
+    key = store.reached
+    with _lock:
+        found = None if stranded else _connected.get(key)
+        if found is None:
+            found = _connected[key] = Connected(connect(store))
+        return found
 
 
 class Sent:

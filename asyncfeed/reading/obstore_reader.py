@@ -17,14 +17,15 @@ from asyncfeed.errors import Corrupt
 from asyncfeed.extras import installed
 from asyncfeed.reading.copies import Copies
 from asyncfeed.reading.file import Bytes, File
-from asyncfeed.reading.obstore_client import Sent, connect
+from asyncfeed.reading.obstore_client import Connected, Sent, connected
 from asyncfeed.reading.obstore_errors import is_beyond, is_changed, is_throttled, translate
 from asyncfeed.reading.reader import AsyncReader, Buffers, Range, changed, ends_before, value, wrong_size
 from asyncfeed.reading.request import Pending, Request
 from asyncfeed.reading.requests import Requests, end
+from asyncfeed.reading.traffic import traffic_of
 from asyncfeed.reading.urls import WEB
 from asyncfeed.reading.versioned import Contents, Versioned, condition, quoted
-from asyncfeed.reading.window import FIRST, MAX_REQUESTS
+from asyncfeed.reading.window import MAX_REQUESTS
 from asyncfeed.stats import SlowPaths
 
 if TYPE_CHECKING:
@@ -64,10 +65,10 @@ class ObstoreReader(AsyncReader):
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         most = MAX_REQUESTS if store.max_requests is None else store.max_requests
-        first = FIRST if store.max_requests is None else most
-        self._requests = Requests(most, _nbytes, is_throttled, first=first)
+        known = store.max_requests is not None
+        self._requests = Requests(most, _nbytes, is_throttled, known=known, traffic=traffic_of(store))
         self._sent = Sent(4 * most)
-        self._client: Any = None
+        self._connected: Connected | None = None
         self._obstore: Any = None
 
     def follow(self, policy: Policy, again: SlowPaths) -> None:
@@ -77,17 +78,17 @@ class ObstoreReader(AsyncReader):
     async def open(self) -> None:
         """Make the client. It connects when something is read."""
         self._obstore = installed("obstore", "cloud")
-        self._client = connect(self._store)
+        self._connected = connected(self._store)
 
     async def close(self) -> None:
         """End all requests, and let go of the connections."""
-        self._client = None
+        self._connected = None
         await self._requests.close()
         await self._sent.settle()
 
     def abandon(self) -> None:
         """Let go of requests and connections, without the loop."""
-        self._client = None
+        self._connected = None
         self._requests.abandon()
         self._sent.abandon()
 
@@ -162,6 +163,11 @@ class ObstoreReader(AsyncReader):
                 await end([ahead])
 
     # -- requests
+
+    @property
+    def _client(self) -> Any:
+        assert self._connected is not None
+        return self._connected.client
 
     def _head(self, file: File) -> Pending:
         return self._sent.note(self._obstore.head_async(self._client, self._store.key(file)))

@@ -15,6 +15,10 @@ Pending = asyncio.Future[Any]
 class Owner(Protocol):
     """What makes requests, and is told what becomes of them."""
 
+    def allows_beside(self) -> bool:
+        """Return whether a slow request may be made once more."""
+        ...
+
     def note_beside(self, beside: Pending) -> None:
         """Note that the request was made once more. It is the owner's to end it."""
         ...
@@ -42,13 +46,11 @@ class Request(Watched):
         "has_ended",
         "item",
         "nbytes",
-        "number",
         "outcome",
     )
 
-    def __init__(self, item: Any, number: int, nbytes: int, start: Callable[[Any], Pending], owner: Owner) -> None:
+    def __init__(self, item: Any, nbytes: int, start: Callable[[Any], Pending], owner: Owner) -> None:
         self.item = item
-        self.number = number
         self.nbytes = nbytes
         self.outcome: Any = None
         self.has_ended = False
@@ -82,7 +84,9 @@ class Request(Watched):
         self.end(TimedOut(f"no answer within {self.seconds:.3g} s{asked}", kind="timeout"))
 
     def begin_beside(self) -> None:
-        """Make the request once more."""
+        """Make the request once more, unless the store gets too many."""
+        if not self._owner.allows_beside():
+            return
         try:
             beside = self._start(self.item)
         except Exception:  # noqa: BLE001 - the first request goes on

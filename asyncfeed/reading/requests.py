@@ -15,7 +15,8 @@ from asyncfeed.attempts.alarms import Alarms
 from asyncfeed.attempts.hedging import Hedging
 from asyncfeed.attempts.retry import Policy
 from asyncfeed.reading.request import Pending, Request
-from asyncfeed.reading.window import FIRST, Window
+from asyncfeed.reading.traffic import Traffic
+from asyncfeed.reading.window import Window
 from asyncfeed.stats import SlowPaths
 
 T = TypeVar("T")
@@ -35,10 +36,10 @@ class Sink(Protocol[T_contra]):
 
 
 class Requests:
-    """The requests of a reader. At most `limit` are under way, and fewer while the store gets too many.
+    """The requests of a reader. At most `limit` are under way, and few at first if that is not `known` to suit.
 
     `cost` returns about how many bytes an item has. `throttled` returns whether an error says that the store gets
-    too many requests.
+    too many requests. `traffic` is what readers of one store share.
     """
 
     def __init__(
@@ -47,17 +48,24 @@ class Requests:
         cost: Callable[[Any], int] = lambda _: 0,
         throttled: Callable[[BaseException], bool] = lambda _: False,
         *,
-        first: int = FIRST,
+        known: bool = False,
+        traffic: Traffic | None = None,
     ) -> None:
-        self.window = Window(limit, first)
+        self.window = Window(limit)
+        self._is_known = known
+        self._traffic = traffic or Traffic()
         self._cost = cost
         self._throttled = throttled
         self._policy = Policy()
         self._hedging: Hedging | None = None
         self._again = SlowPaths()
         self._alarms: Alarms | None = None
-        self._waiting: deque[tuple[asyncio.Future[int], int]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         """What waits for a free place, in the order of its arrival, with its bytes."""
+        self._slot = False
+        """Whether the first of these may begin, as far as the pace of the store is concerned."""
+        self._slot_timer: asyncio.TimerHandle | None = None
+        """Set while it waits for that."""
         self._under_way: set[Request] = set()
         """Each request, until it has ended."""
         self._parts: set[Pending] = set()
@@ -72,12 +80,12 @@ class Requests:
         try:
             for item in items:
                 nbytes = self._cost(item)
-                if self._waiting or not self.window.is_open:
+                if self._must_wait:
                     sink.pause()
-                    number = await self._place(nbytes)
+                    await self._place(nbytes)
                 else:
-                    number = self.window.begin(nbytes)
-                begun.append((item, self._begin(start, item, number, nbytes)))
+                    self.window.begin(nbytes)
+                begun.append((item, self._begin(start, item, nbytes)))
                 while begun and (isinstance(begun[0][1], Exception) or begun[0][1].has_ended):
                     _take(begun, sink)
             while begun:
@@ -97,9 +105,11 @@ class Requests:
     async def one(self, start: Callable[[T], Pending], item: T) -> Any:
         """Make one request, and return what comes of it."""
         nbytes = self._cost(item)
-        full = self._waiting or not self.window.is_open
-        number = await self._place(nbytes) if full else self.window.begin(nbytes)
-        begun = self._begin(start, item, number, nbytes)
+        if self._must_wait:
+            await self._place(nbytes)
+        else:
+            self.window.begin(nbytes)
+        begun = self._begin(start, item, nbytes)
         if isinstance(begun, Exception):
             raise begun
         try:
@@ -113,10 +123,11 @@ class Requests:
 
     def start(self, start: Callable[[T], Pending], item: T) -> Request | None:
         """Start a request if there is a place for it. The caller waits for it, or ends it."""
-        if self._waiting or not self.window.is_open:
+        if self._must_wait:
             return None
         nbytes = self._cost(item)
-        begun = self._begin(start, item, self.window.begin(nbytes), nbytes)
+        self.window.begin(nbytes)
+        begun = self._begin(start, item, nbytes)
         return None if isinstance(begun, Exception) else begun
 
     def follow(self, policy: Policy, again: SlowPaths) -> None:
@@ -134,34 +145,43 @@ class Requests:
 
     async def close(self) -> None:
         """End all requests."""
-        self._drop_timer()
+        self._drop_timers()
         await end(list(self._under_way))
         await end_futures(list(self._parts))
 
     def abandon(self) -> None:
         """Let no request report to the loop, which is closed."""
-        self._drop_timer()
+        self._drop_timers()
         self._waiting.clear()
         cancel(list(self._under_way))
         _cancel(self._parts)
 
-    def _drop_timer(self) -> None:
+    def _drop_timers(self) -> None:
+        self._traffic.leave(self.window)
         if self._alarms is not None:
             self._alarms.drop()
+        if self._slot_timer is not None:
+            self._slot_timer.cancel()
 
-    def _begin(self, start: Callable[[T], Pending], item: T, number: int, nbytes: int) -> Request | Exception:
+    def _begin(self, start: Callable[[T], Pending], item: T, nbytes: int) -> Request | Exception:
         if self._alarms is None:
             self._alarms = Alarms(asyncio.get_running_loop())
+            self._traffic.join(self.window, known=self._is_known)
         policy = self._policy
         hedging = self._hedging if nbytes <= policy.hedged_bytes else None
         try:
-            request = Request(item, number, nbytes, start, self)
+            request = Request(item, nbytes, start, self)
         except Exception as error:  # noqa: BLE001 - any exception is an outcome
             self._free(nbytes)
             return error
         request.watch(self._alarms, policy.seconds(nbytes), hedging)
+        self._traffic.pace.note_begin(request.began)
         self._under_way.add(request)
         return request
+
+    def allows_beside(self) -> bool:
+        """Return whether a slow request may be made once more."""
+        return not self._traffic.pace.holds
 
     def note_beside(self, beside: Pending) -> None:
         """Count a request beside a slow one, and remember it."""
@@ -173,29 +193,66 @@ class Requests:
         self._under_way.discard(request)
         outcome = request.outcome
         if not isinstance(outcome, BaseException):
-            self.window.grow()
+            self._traffic.note_answer(request.began)
         elif self._throttled(outcome):
-            self.window.shrink(request.number)
+            self._traffic.pace.note_refusal(request.began, self._now())
         self._free(request.nbytes)
 
     def _free(self, nbytes: int) -> None:
         """Free the place of a request. Give free places to what waits."""
         self.window.end(nbytes)
-        while self._waiting and self.window.is_open:
-            waiter, nbytes = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(self.window.begin(nbytes))
+        self._serve()
 
-    async def _place(self, nbytes: int) -> int:
-        """Wait for a free place, and return the number of the request that takes it."""
-        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    @property
+    def _must_wait(self) -> bool:
+        """Whether one more request must wait for a place, or for its time."""
+        traffic = self._traffic
+        return bool(
+            self._waiting or not self.window.is_open or traffic.pace.holds or not traffic.has_room(self.window)
+        )
+
+    async def _place(self, nbytes: int) -> None:
+        """Wait for a free place, and take it."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((waiter, nbytes))
+        self._serve()
         try:
-            return await waiter
+            await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self._free(nbytes)
             raise
+
+    def _serve(self) -> None:
+        """Give free places to what waits."""
+        while self._waiting:
+            waiter, nbytes = self._waiting[0]
+            if not waiter.done():
+                if not (self.window.is_open and self._traffic.has_room(self.window) and self._has_slot()):
+                    return
+                self._slot = False
+                self.window.begin(nbytes)
+                waiter.set_result(None)
+            self._waiting.popleft()
+
+    def _has_slot(self) -> bool:
+        """Return whether a request may begin, as far as the pace is concerned. If not, one will."""
+        if self._slot_timer is None and not self._slot:
+            seconds, ticket = self._traffic.pace.ask(self._now())
+            if seconds:
+                later = asyncio.get_running_loop().call_later
+                self._slot_timer = later(seconds, self._slot_came, ticket)
+                self._again.note("request held back: the store refuses some")
+            self._slot = not seconds
+        return self._slot
+
+    def _slot_came(self, ticket: int) -> None:
+        self._slot_timer = None
+        self._slot = self._traffic.pace.admits(ticket)
+        self._serve()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
 
 def _take(begun: deque[tuple[T, Request | Exception]], sink: Sink[T]) -> None:

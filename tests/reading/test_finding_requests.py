@@ -22,6 +22,7 @@ from asyncfeed.attempts.retry import Policy
 from asyncfeed.reading import AsyncReader, Bytes, File, Range, Store, retrying
 from asyncfeed.reading.objects import POLICY
 from asyncfeed.reading.requests import Requests
+from asyncfeed.reading.traffic import Traffic
 from asyncfeed.stats import SlowPaths
 from asyncfeed.testing import run_virtual
 from tests.searching import sampled
@@ -64,7 +65,8 @@ class Simulated(Store):
         """Requests a second beyond which they are refused."""
         self.tail = tail
         """Share of requests that take a second more."""
-        self.asked = 0
+        self.asked = self.refused = 0
+        self.traffic = Traffic()
         self._random = Random(seed)
         self.changes = list(changes)
         self.at_once = 0
@@ -92,6 +94,7 @@ class Simulated(Store):
             self._tokens = min(self.refuses / 10, self._tokens + (now - self._since) * self.refuses)
             self._since = now
             if self._tokens < 1:
+                self.refused += 1
                 loop.call_later(self.latency, _end, future, Refused())
                 return future
             self._tokens -= 1
@@ -124,7 +127,8 @@ def _end(future: asyncio.Future[bytes], outcome: Any) -> None:
 class SimulatedReader(AsyncReader):
     def __init__(self, store: Simulated) -> None:
         self._store = store
-        self._requests = Requests(256, lambda _: 8, lambda error: isinstance(error, Refused))
+        throttled = lambda error: isinstance(error, Refused)  # noqa: E731
+        self._requests = Requests(256, lambda _: 8, throttled, traffic=store.traffic)
 
     def follow(self, policy: Policy, again: SlowPaths) -> None:
         self._requests.follow(policy, again)
@@ -227,6 +231,33 @@ def test_single_objects_are_read_as_well_as_batches(store: dict[str, Any]) -> No
         median(sum(items_a_second("auto", 7, 12, size=size, **store)) for _ in range(RUNS)) for size in (None, 32)
     )
     assert single >= 0.9 * batches
+
+
+@sampled(1)
+def test_many_feeds_share_the_limit_of_a_store_and_are_refused_no_more_than_one() -> None:
+    """Each found its own number before: nine of ten requests were refused, and objects failed after 32 of these."""
+
+    async def main(feeds: int) -> tuple[list[int], int]:
+        store = Simulated(refuses=300)
+        files = [File(str(number), 8, store=store) for number in range(1024)]
+        counts = [0] * feeds
+        clock = asyncio.get_running_loop().time
+
+        async def draw(number: int) -> None:
+            async with af.items(files).shuffle(seed=number).repeat().load(af.raw("u1")).batch(8).open() as feed:
+                async for batch in feed:
+                    if clock() > 45:
+                        return
+                    counts[number] += len(batch) if clock() > 15 else 0
+
+        await asyncio.gather(*map(draw, range(feeds)))
+        return counts, store.refused
+
+    (alone,), refused = run_virtual(main(1))
+    together, refused_together = run_virtual(main(10))
+    assert sum(together) >= 0.9 * alone
+    assert min(together) >= 0.8 * max(together)
+    assert refused_together <= 1.2 * refused
 
 
 def test_a_fixed_number_is_kept() -> None:

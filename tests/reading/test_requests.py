@@ -126,6 +126,94 @@ def test_one_request_waits_for_a_place_and_a_request_ahead_takes_only_a_free_one
     run(main)
 
 
+class Refusing(Client):
+    """Refuses the first requests."""
+
+    def __init__(self, refused: int) -> None:
+        super().__init__()
+        self.refused = refused
+
+    def start(self, number: int) -> asyncio.Future[int]:
+        self.refused -= 1
+        future = super().start(number)
+        if self.refused >= 0:
+            future.set_exception(Refused())
+        return future
+
+
+class Refused(Exception):
+    """The store gets too many requests."""
+
+
+def held_back() -> tuple[Requests, SlowPaths]:
+    """Return the requests of a store that has refused some, and what counts those that wait for their time."""
+    requests, again = Requests(8, throttled=lambda error: isinstance(error, Refused)), SlowPaths()
+    requests.follow(Policy(), again)
+    return requests, again
+
+
+def test_requests_to_a_store_that_refused_some_wait_for_their_times() -> None:
+    async def main() -> None:
+        client, taken = Refusing(3), Taken()
+        requests, again = held_back()
+        await requests.run(range(20, 23), client.start, taken)
+        assert [type(outcome) for _, outcome in taken.outcomes] == [Refused] * 3
+        assert requests.start(client.start, 99) is None, "nothing is read ahead of what waits"
+        await asyncio.gather(*(requests.one(client.start, number) for number in range(30, 40)))
+        assert client.begun[3:] == list(range(30, 40))
+        assert dict(again.counts())["request held back: the store refuses some"] > 0
+        await requests.close()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(("refused", "times"), [(0, 4), (20, 1)])
+def test_nothing_is_asked_beside_slow_requests_of_a_store_that_refuses_some(refused: int, times: int) -> None:
+    """More requests are what it refuses."""
+
+    async def main() -> None:
+        client = Refusing(refused)
+        requests, _ = held_back()
+        requests.follow(Policy(hedge=0.0001), SlowPaths())
+        for number in range(100, 200):  # so that some may be asked beside others
+            if number % 11:
+                await asyncio.gather(requests.one(client.start, 11 * number), return_exceptions=True)
+        before = len(client.begun)
+        await requests.one(client.start, 7)
+        assert len(client.begun) - before == times
+        await requests.close()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "closed", "dropped"])
+def test_a_request_that_waits_for_its_time_ends_with_its_caller(ends: str) -> None:
+    async def main() -> None:
+        client = Refusing(8)
+        requests, _ = held_back()
+        await requests.run(range(20, 28), client.start, Taken())
+        waiting = [asyncio.ensure_future(requests.one(client.start, number)) for number in range(30, 34)]
+        await asyncio.sleep(0)
+        begun = len(client.begun)
+        for each in waiting if ends == "cancelled" else waiting[:3]:
+            each.cancel()
+        await asyncio.wait(waiting[:3])
+        if ends == "cancelled":
+            assert await requests.one(client.start, 40) == 40, "their places and their time are free"
+            assert client.begun[begun:] == [40]
+        if ends == "dropped":
+            requests.abandon()
+        else:
+            await requests.close()
+        waiting[3].cancel()
+        await asyncio.wait(waiting[3:])
+        await asyncio.sleep(60)
+        assert len(client.begun) - begun <= 1
+        assert requests.window.under_way == 0
+
+    run_virtual(main)
+
+
 def test_requests_are_dropped_without_their_loop() -> None:
     client, requests = Client(), Requests(3)
     loop = asyncio.new_event_loop()

@@ -88,7 +88,7 @@ def test_nothing_is_left_of_many_opens(server: ObjectServer, use: Callable[[af.P
     """No task, thread, socket, file or object, whether requests fail or not."""
     listed = files(server)
     if use is fail:
-        server.faults.add("503", where=lambda key: key >= "00030")
+        server.faults.add("500", where=lambda key: key >= "00030")
     else:
         for kind in ("503", "reset", "cut", "wrong length"):
             server.faults.add(kind, rate=0.02)
@@ -123,7 +123,7 @@ def test_what_obstore_keeps_of_a_request_keeps_no_thread(
     for kind in ("reset", "cut"):
         server.faults.add(kind, rate=0.1)
     if use is fail:
-        server.faults.add("503", where=lambda key: key >= "00030")
+        server.faults.add("500", where=lambda key: key >= "00030")
     retry = af.Retry(attempts=2, first_delay=1e-3) if use is fail else PATIENT
     pipeline = listed.load(af.raw("uint8"), retry=retry).batch(8)
     sockets = open_sockets()
@@ -140,7 +140,7 @@ def test_memory_does_not_grow_with_the_number_of_opens(
 ) -> None:
     """In a process of its own: after other tests, one in a hundred runs kept 220 KB an open that were no objects."""
     if use is fail:
-        server.faults.add("503", where=lambda key: key >= "00030")
+        server.faults.add("500", where=lambda key: key >= "00030")
     program = f"from {__name__} import tell_growth, {use.__name__}; tell_growth({server.url!r}, {use.__name__})"
     told = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False

@@ -52,7 +52,7 @@ SHAPES = {
         "stall", lambda store, _: af.items([store.file("big", BIG)]).load(RAW, **PATIENT), PARTS
     ),
     "waits for the next attempt": Shape(
-        "503",
+        "500",
         lambda store, count: small(store, count).load(RAW, concurrency=count, retry=LATER, hedge=None),
         idle=True,
     ),
