@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 Verify = Literal["size", "etag"]
 
 POLICY = Policy(
-    retry=Retry(), throttled=Retry(attempts=32, max_delay=1.0), timeout=10.0, bytes_per_second=1e6, hedge="auto"
+    retry=Retry(),
+    throttled=Retry(attempts=32, seconds=600.0, max_delay=1.0),
+    timeout=10.0,
+    bytes_per_second=1e6,
+    hedge="auto",
 )
 """A store that gets too many requests may refuse most of them for seconds. So an object may be refused more often
-than it may fail. Later objects wait for it, so its delays are short. Fewer requests are made meanwhile anyhow."""
+than it may fail, and for longer: all feeds wait for their turns then. Later objects wait for it, so its delays are
+short. Fewer requests are made meanwhile anyhow."""
 
 # Functions registered first are called last: runs, which are stopped when the interpreter ends, register later.
 atexit.register(wait_for_obstore)
@@ -96,9 +101,9 @@ class ObjectStore(Store):
     def policy(self) -> Policy:
         """How it is read if `load` says nothing else.
 
-        Within a minute, a read that failed is repeated up to five times, and up to 31 times if the store refused
-        it because it gets too many requests. A request may take 10 s, and a second more for each megabyte. A slow
-        request is made a second time.
+        Within a minute, a read that failed is repeated up to five times, and within ten minutes up to 31 times if
+        the store refused it because it gets too many requests. A request may take 10 s, and a second more for
+        each megabyte. A slow request is made a second time.
         """
         return POLICY
 

@@ -27,7 +27,8 @@ class RetryingReader(AsyncReader):
     Invariants:
 
     * An outcome that is a value is never asked for again.
-    * A file is read `retry.attempts` times at most, or `throttled.attempts` times if it was refused last. The
+    * A file is read `retry.attempts` times at most, or `throttled.attempts` times if it was refused last. Their
+      `seconds` begin with its first failure, because many files may be asked for long before their turns come. The
       files of one call are read again together, after the longest of their delays. Their number only falls.
     * The last error of a file is its outcome. If it is `Unavailable`, it tells of the attempts before it.
     """
@@ -133,7 +134,7 @@ class RetryingReader(AsyncReader):
         number = len(failed.attempts) + 1
         kind = error.kind if isinstance(error, Unavailable) else type(error).__name__
         retry = self._throttled if kind == "throttled" else self._retry
-        delay = retry.delay(error, number, failed.elapsed(), self._random.random())
+        delay = retry.delay(error, number, failed.failing(), self._random.random())
         if delay is not None:
             self._again.note(f"read again after: {kind}")
         return delay
@@ -151,9 +152,17 @@ class _Failed:
         self.changed = 0
         """How many of the reads found a file that is not as listed."""
         self._began = began
+        self._failed_at: float | None = None
 
     def elapsed(self) -> float:
+        """Return the seconds since it was asked for."""
         return _now() - self._began
+
+    def failing(self) -> float:
+        """Return the seconds since it failed first. Before that, it perhaps waited for other requests."""
+        if self._failed_at is None:
+            self._failed_at = _now()
+        return _now() - self._failed_at
 
     def add(self, error: Exception) -> None:
         number = len(self.attempts) + 1

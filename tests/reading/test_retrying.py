@@ -173,6 +173,22 @@ def test_what_was_read_again_is_counted_by_its_reason() -> None:
     assert dict(again.counts()) == {"read again after: throttled": 3}
 
 
+class Slow(Faulty):
+    """Each call takes 100 seconds, because its requests wait for those of other feeds."""
+
+    async def read(self, files: Sequence[File]) -> list[Bytes | Exception]:
+        await asyncio.sleep(100)
+        return await super().read(files)
+
+
+@pytest.mark.parametrize(("failures", "reads"), [(1, 2), (9, 2)])
+def test_the_time_before_the_first_failure_is_no_time_in_which_a_read_failed(failures: int, reads: int) -> None:
+    faulty = Slow(lambda _, number: busy() if number <= failures else None)
+    (outcome,) = read(faulty, lambda reader: reader.read([File("1")]), af.Retry(attempts=4, seconds=60))
+    assert isinstance(outcome, af.Unavailable) is (failures > 1)
+    assert faulty.reads == {"1": reads}, "after that it counts"
+
+
 def test_a_read_can_be_cancelled_while_it_waits_for_the_next_attempt() -> None:
     async def main() -> None:
         retry = af.Retry(attempts=100, seconds=1e6, first_delay=1e5, max_delay=1e5)
