@@ -15,7 +15,8 @@ from tests.engine.processes import PRELUDE
 
 TENSORFLOW = r"""
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import collections, json
+import collections, gc, json
+gc.disable()  # jax, which keras imports, has the collector call a function, and Python drops a Ctrl-C inside one
 import numpy as np
 import tensorflow as tf
 from asyncfeed.bridges import interrupt
