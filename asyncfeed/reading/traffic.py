@@ -9,6 +9,7 @@ has grown, there are fair parts.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -85,3 +86,14 @@ def traffic_of(store: ObjectStore) -> Traffic:
         if found is None:
             found = _all[key] = Traffic()
         return found
+
+
+def _forget() -> None:
+    """Forget the stores, because this process is a fork. Another thread may have had the lock."""
+    global _lock
+    _lock = threading.RLock()
+    _all.clear()
+
+
+if hasattr(os, "register_at_fork"):  # a system without this function cannot fork
+    os.register_at_fork(after_in_child=_forget)

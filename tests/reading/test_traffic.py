@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import gc
 import math
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from random import Random
@@ -341,3 +344,30 @@ def test_readers_that_begin_on_several_threads_share_it_too() -> None:
     for each in threads:
         each.join()
     assert len(set(map(id, found))) == 1
+
+
+def test_a_fork_waits_for_no_lock_of_its_parent() -> None:
+    """Another thread may look a store up at that moment."""
+    code = """
+        import os, threading
+        from asyncfeed.reading import ObjectStore, traffic
+        held, over = threading.Event(), threading.Event()
+
+        def hold():
+            with traffic._lock:
+                held.set()
+                over.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if not child:
+            traffic.traffic_of(ObjectStore("s3://a"))
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        over.set()
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (told.stdout, told.stderr) == ("7\n", "")
