@@ -353,12 +353,13 @@ def test_a_fork_waits_for_no_lock_of_its_parent() -> None:
         from asyncfeed.reading import ObjectStore, traffic
         held, over = threading.Event(), threading.Event()
 
-        def hold():
-            with traffic._lock:
+        class Slow(ObjectStore):
+            def __hash__(self):  # called while the store is looked up
                 held.set()
                 over.wait()
+                return 0
 
-        thread = threading.Thread(target=hold)
+        thread = threading.Thread(target=traffic.traffic_of, args=(Slow("s3://a"),))
         thread.start()
         held.wait()
         child = os.fork()
